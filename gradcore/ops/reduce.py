@@ -12,8 +12,8 @@ from gradcore.ops.creation import zeros_of
 from gradcore.ops.elementwise import abs, eq, exp, ne, pow, sign, where
 from gradcore.ops.movement import cast, cast_to, expand, reshape, take_along_grad
 from gradcore.ops.op import Inferred, op
-from gradcore.ops.shapes import need_float, with_workspace
-from gradcore.spec import TensorSpec
+from gradcore.ops.shapes import need_float, row_bytes, row_width, with_workspace
+from gradcore.spec import FOLDED, TensorSpec
 
 Dims = tuple[int, ...]
 
@@ -76,9 +76,13 @@ def count(spec: TensorSpec, dims: Dims) -> int:
 
 
 def folded(x: TensorSpec, dims: Dims, keepdim: bool) -> Inferred:
-    """The result of a fold whose kernel needs a copy of ``x``, and a number for each result."""
+    """The result of a fold whose kernel needs a copy of ``x``, or of a few rows if it folds these, and a number for each."""
     out = TensorSpec.of(reduced(x, dims, keepdim), x.dtype)
-    return with_workspace(out, x.nbytes + out.nbytes + 32)
+    nbytes = x.nbytes + out.nbytes
+    if x.numel and x.contiguous and dims == tuple(range(x.ndim - len(dims), x.ndim)):
+        width = row_width(x, len(dims))
+        nbytes = row_bytes(x, width, FOLDED) // width * (width + 1)
+    return with_workspace(out, nbytes + 32)
 
 
 sum = op("sum", _sum_spec, x=lambda g, x_spec, dims: widen(g, x_spec, dims) if x_spec.floating else None)

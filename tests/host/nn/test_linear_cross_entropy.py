@@ -168,14 +168,14 @@ def test_how_many_classes_are_computed_at_a_time(options: Options, at_once: list
 
 
 def test_one_part_of_scores_is_live_at_a_time_in_16_bits_too() -> None:
-    """Beside the workspace of their logarithm, which is as large."""
+    """In float32, cast from what the product has made."""
     samples, features, count = 8192, 64, 50304
     with gradcore.device("meta"):
         x, weight = (gradcore.ones(n, features, dtype=gradcore.bfloat16) for n in (samples, count))
         target = gradcore.zeros(samples, dtype=gradcore.int64)
     with gradcore.step(device="meta") as step:
         F.linear_cross_entropy(x, weight, target, options=Options())
-    assert step.report.peak.allocated <= x.nbytes + weight.nbytes + 2.1 * 4 * samples * (count // 32)
+    assert step.report.peak.allocated <= x.nbytes + weight.nbytes + 1.6 * 4 * samples * (count // 32)
 
 
 def test_backward_again_compiled_and_with_hooks() -> None:

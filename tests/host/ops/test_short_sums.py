@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 import gradcore
+from gradcore.events import Alloc
+from gradcore.spec import FOLDED
 from tests.host.ops.test_temporaries import SLACK
 
 SHAPES = [((1500, n), 1) for n in (2, 3, 5, 8, 9)] + [((40, 3, 50), 1), ((30, 1, 50, 4), 3), ((4, 2000), 0), ((100, 2), 1)]
@@ -27,6 +29,25 @@ def test_values_are_those_of_doubles(shape: tuple[int, ...], dim: int, keepdim: 
                             (t.norm(2, dim, keepdim), np.sqrt((wide * wide).sum(**options)))):
         assert found.shape == expected.shape
         np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("keepdim", [False, True])
+@pytest.mark.parametrize(("shape", "dims", "most"), [
+    ((700, 1000), (1,), FOLDED), ((7, 100, 1000), (1, 2), FOLDED), ((3, 600_000), (1,), 600_000), ((1000, 700), (0,), 700_000),
+    ((700_000,), (0,), 700_000)], ids=str)
+def test_folds_of_many_rows_need_room_for_some(shape: tuple[int, ...], dims: tuple[int, ...], most: int, keepdim: bool) -> None:
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    t, wide = gradcore.tensor(x), x.astype(np.float64)
+    options: dict[str, Any] = {"axis": dims, "keepdims": keepdim}
+    for fold, expected in ((gradcore.var, wide.var(ddof=1, **options)),
+                           (gradcore.logsumexp, np.log(np.exp(wide).sum(**options))),
+                           (gradcore.linalg.vector_norm, np.sqrt((wide * wide).sum(**options)))):
+        with gradcore.step() as step:
+            found = fold(t, dim=dims, keepdim=keepdim)
+        assert found.shape == expected.shape
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5)
+        room, = [r.requested for r in step.log if isinstance(r, Alloc) and r.tag.role == "workspace"]
+        assert room <= (most + found.numel()) * 4 + 32
 
 
 @pytest.mark.parametrize(("shape", "dims"), [((600, 16), (1,)), ((64, 1024), (1,)), ((64, 1025), (1,)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from gradcore.devices.host.kernels.softmax import NARROW
 from gradcore.devices.host.pointwise import walk
 from gradcore.devices.host.scratch import KEPT, lent
 from gradcore.devices.kernels import folded_shape, split_workspace, summed
+from gradcore.spec import FOLDED
 
 #: The least size of an array whose short rows are turned over.
 _MANY = 1 << 14
@@ -84,24 +85,39 @@ def prod(x: Array, out: Array, *, dim: int, keepdim: bool) -> None:
     np.multiply.reduce(x, axis=dim, dtype=out.dtype, out=out, keepdims=keepdim)
 
 
+def _pieces(x: Array, out: Array, dims: tuple[int, ...]) -> Iterable[tuple[Array, Array, tuple[int, ...]]]:
+    """What is to be folded, the result, and the dimensions: some of many rows, if it is contiguous and these are the last."""
+    lead = x.ndim - len(dims)
+    if not (x.size > FOLDED and x.flags.c_contiguous and dims == tuple(range(lead, x.ndim))):
+        return ((x, out, dims),)
+    width = math.prod(x.shape[lead:])
+    xs, outs = x.reshape(-1, width), out.reshape(-1)
+    return [(xs[some], outs[some], (1,)) for some in slices(len(xs), max(FOLDED // width, 1))]
+
+
+def _room(x: Array, out: Array, workspace: Array, dims: Any) -> tuple[Array, Array, Array]:
+    """Room for ``x`` and for its reduction, and ``out`` with the reduced dimensions as ones."""
+    whole, folded = split_workspace(workspace, (x.size, x.dtype), (out.size, x.dtype))
+    shape = folded_shape(x.shape, *dims)
+    return whole.reshape(x.shape), folded.reshape(shape), out.reshape(shape)
+
+
 @kernel
 def logsumexp(x: Array, out: Array, workspace: Array, *, dims: tuple[int, ...], keepdim: bool) -> None:
     if not x.size:
         out.fill(-math.inf)
         return
-    flat, top = split_workspace(workspace, (x.size, x.dtype), (out.size, x.dtype))
-    shifted = flat.reshape(x.shape)
-    folded = out.reshape(folded_shape(x.shape, *dims))
-    np.amax(x, axis=dims, out=folded, keepdims=True)
-    # Infinite extremes are replaced by 0, since shifting by them would give NaN.
-    np.copyto(folded, 0, where=np.isinf(folded))
-    np.subtract(x, folded, shifted)
-    np.exp(shifted, shifted)
-    top = top.reshape(folded.shape)
-    top[...] = folded
-    add_over(shifted, dims, folded)
-    np.log(folded, folded)
-    np.add(folded, top, folded)
+    for part, result, over in _pieces(x, out, dims):
+        shifted, top, folded = _room(part, result, workspace, over)
+        np.amax(part, axis=over, out=folded, keepdims=True)
+        # Infinite extremes are replaced by 0, since shifting by them would give NaN.
+        np.copyto(folded, 0, where=np.isinf(folded))
+        np.subtract(part, folded, shifted)
+        np.exp(shifted, shifted)
+        top[...] = folded
+        add_over(shifted, over, folded)
+        np.log(folded, folded)
+        np.add(folded, top, folded)
 
 
 # -- positions of extremes: NumPy copies what does not lie row by row, so it is given pieces ---------------------------
@@ -185,41 +201,36 @@ HOST_KERNELS |= {"max_with_index": _extreme(np.maximum, HOST_KERNELS["argmax"]),
 # -- variance and norms ------------------------------------------------------------------------------------------------
 
 
-def _room(x: Array, out: Array, workspace: Array, dims: Any) -> tuple[Array, Array, Array]:
-    """Room for ``x`` and for its reduction, and ``out`` with the reduced dimensions as ones."""
-    whole, folded = split_workspace(workspace, (x.size, x.dtype), (out.size, x.dtype))
-    shape = folded_shape(x.shape, *dims)
-    return whole.reshape(x.shape), folded.reshape(shape), out.reshape(shape)
-
-
 @kernel
 def var(x: Array, out: Array, workspace: Array, *, dims: tuple[int, ...], correction: float, keepdim: bool) -> None:
-    whole, mean, out = _room(x, out, workspace, dims)
     count = math.prod(x.shape[d] for d in dims)
-    add_over(x, dims, mean)
-    np.true_divide(mean, count, mean)
-    np.subtract(x, mean, whole)
-    np.multiply(whole, whole, whole)
-    add_over(whole, dims, out)
-    np.true_divide(out, max(count - correction, 0), out)
+    for part, result, over in _pieces(x, out, dims):
+        whole, mean, folded = _room(part, result, workspace, over)
+        add_over(part, over, mean)
+        np.true_divide(mean, count, mean)
+        np.subtract(part, mean, whole)
+        np.multiply(whole, whole, whole)
+        add_over(whole, over, folded)
+        np.true_divide(folded, max(count - correction, 0), folded)
 
 
 @kernel
 def vector_norm(x: Array, out: Array, workspace: Array, *, p: float, dims: tuple[int, ...], keepdim: bool) -> None:
-    whole, _, out = _room(x, out, workspace, dims)
-    if p == 0:
-        walk(lambda part: part != 0, (x,), whole)
-    elif p == 2:
-        np.multiply(x, x, whole)
-    else:
-        np.absolute(x, whole)
-        if p != 1 and not math.isinf(p):
-            np.power(whole, p, whole)
-    if math.isinf(p):
-        (np.maximum if p > 0 else np.minimum).reduce(whole, axis=dims, out=out, keepdims=True)
-    else:
-        add_over(whole, dims, out)
-    if p == 2:
-        np.sqrt(out, out)
-    elif p not in (0, 1) and not math.isinf(p):
-        np.power(out, 1 / p, out)
+    for part, result, over in _pieces(x, out, dims):
+        whole, _, folded = _room(part, result, workspace, over)
+        if p == 0:
+            walk(lambda some: some != 0, (part,), whole)
+        elif p == 2:
+            np.multiply(part, part, whole)
+        else:
+            np.absolute(part, whole)
+            if p != 1 and not math.isinf(p):
+                np.power(whole, p, whole)
+        if math.isinf(p):
+            (np.maximum if p > 0 else np.minimum).reduce(whole, axis=over, out=folded, keepdims=True)
+        else:
+            add_over(whole, over, folded)
+        if p == 2:
+            np.sqrt(folded, folded)
+        elif p not in (0, 1) and not math.isinf(p):
+            np.power(folded, 1 / p, folded)
