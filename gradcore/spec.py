@@ -24,7 +24,7 @@ ROUND = 512
 
 #: Elements of a temporary that fits in a core's L2 cache. Kernels work on pieces of this length; workspaces hold one piece.
 PIECE = 32768
-#: Elements of the pieces of folds that read their rows several times: with fewer, their calls cost more than a cache saves.
+#: Elements of a piece of what folds add up: calls for smaller ones cost more than a cache saves.
 FOLDED = 16 * PIECE
 
 

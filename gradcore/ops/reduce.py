@@ -12,7 +12,7 @@ from gradcore.ops.creation import zeros_of
 from gradcore.ops.elementwise import abs, eq, exp, ne, pow, sign, where
 from gradcore.ops.movement import cast, cast_to, expand, reshape, take_along_grad
 from gradcore.ops.op import Inferred, op
-from gradcore.ops.shapes import need_float, row_bytes, row_width, with_workspace
+from gradcore.ops.shapes import need_float, row_width, with_workspace
 from gradcore.spec import FOLDED, TensorSpec
 
 Dims = tuple[int, ...]
@@ -76,13 +76,14 @@ def count(spec: TensorSpec, dims: Dims) -> int:
 
 
 def folded(x: TensorSpec, dims: Dims, keepdim: bool) -> Inferred:
-    """The result of a fold whose kernel needs a copy of ``x``, or of a few rows if it folds these, and a number for each."""
+    """The result of a fold whose kernel needs a number for each result, and a copy of ``x``, or of a piece of large rows."""
     out = TensorSpec.of(reduced(x, dims, keepdim), x.dtype)
-    nbytes = x.nbytes + out.nbytes
-    if x.numel and x.contiguous and dims == tuple(range(x.ndim - len(dims), x.ndim)):
+    elements = x.numel
+    if elements > FOLDED and x.contiguous and dims == tuple(range(x.ndim - len(dims), x.ndim)):
         width = row_width(x, len(dims))
-        nbytes = row_bytes(x, width, FOLDED) // width * (width + 1)
-    return with_workspace(out, nbytes + 32)
+        # Of a row in several pieces, also what the next one adds.
+        elements = FOLDED // width * width if width <= FOLDED else FOLDED + 1
+    return with_workspace(out, (elements + out.numel) * x.dtype.itemsize + 32)
 
 
 sum = op("sum", _sum_spec, x=lambda g, x_spec, dims: widen(g, x_spec, dims) if x_spec.floating else None)

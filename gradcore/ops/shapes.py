@@ -126,9 +126,9 @@ def with_workspace(spec: TensorSpec, nbytes: int) -> Inferred:
     return Inferred((spec,), workspace=nbytes)
 
 
-def row_bytes(x: TensorSpec, width: int, piece: int = PIECE) -> int:
-    """Bytes of a temporary of rows of ``width`` elements: a piece of them, by default cache-sized, but at least one row."""
-    return min(x.numel, max(piece // max(width, 1), 1) * width) * x.dtype.itemsize
+def row_bytes(x: TensorSpec, width: int) -> int:
+    """Bytes of a temporary of rows of ``width`` elements: a cache-sized piece of them, but at least one row."""
+    return min(x.numel, max(PIECE // max(width, 1), 1) * width) * x.dtype.itemsize
 
 
 def row_width(x: TensorSpec, dims: int) -> int:

@@ -13,7 +13,7 @@ from gradcore.devices.host.kernels.products import add_over
 from gradcore.devices.host.kernels.softmax import NARROW
 from gradcore.devices.host.pointwise import walk
 from gradcore.devices.host.scratch import KEPT, lent
-from gradcore.devices.kernels import folded_shape, split_workspace, summed
+from gradcore.devices.kernels import folded_shape, summed
 from gradcore.spec import FOLDED
 
 #: The least size of an array whose short rows are turned over.
@@ -85,21 +85,41 @@ def prod(x: Array, out: Array, *, dim: int, keepdim: bool) -> None:
     np.multiply.reduce(x, axis=dim, dtype=out.dtype, out=out, keepdims=keepdim)
 
 
-def _pieces(x: Array, out: Array, dims: tuple[int, ...]) -> Iterable[tuple[Array, Array, tuple[int, ...]]]:
-    """What is to be folded, the result, and the dimensions: some of many rows, if it is contiguous and these are the last."""
-    lead = x.ndim - len(dims)
-    if not (x.size > FOLDED and x.flags.c_contiguous and dims == tuple(range(lead, x.ndim))):
-        return ((x, out, dims),)
-    width = math.prod(x.shape[lead:])
-    xs, outs = x.reshape(-1, width), out.reshape(-1)
-    return [(xs[some], outs[some], (1,)) for some in slices(len(xs), max(FOLDED // width, 1))]
-
-
 def _room(x: Array, out: Array, workspace: Array, dims: Any) -> tuple[Array, Array, Array]:
-    """Room for ``x`` and for its reduction, and ``out`` with the reduced dimensions as ones."""
-    whole, folded = split_workspace(workspace, (x.size, x.dtype), (out.size, x.dtype))
-    shape = folded_shape(x.shape, *dims)
-    return whole.reshape(x.shape), folded.reshape(shape), out.reshape(shape)
+    """``out`` with the reduced dimensions as ones, a number for each of its elements, and room for pieces of ``x``."""
+    out = out.reshape(folded_shape(x.shape, *dims))
+    start = -(-out.size * x.itemsize // 16) * 16
+    own, room = workspace[:out.size * x.itemsize], workspace[start:]
+    return out, own.view(x.dtype).reshape(out.shape), room[:room.size // x.itemsize * x.itemsize].view(x.dtype)
+
+
+def _fold(x: Array, own: Array, out: Array, room: Array, dims: tuple[int, ...], fill: Callable[..., Any],
+          ufunc: Any = np.add) -> None:
+    """Fold what ``fill(part, its own numbers, place)`` writes, for ``x`` or, of a large one, for pieces of its rows."""
+    for part, numbers, result, over, more in _parts(x, own, out, dims):
+        whole = room[:part.size].reshape(part.shape)
+        fill(part, numbers, whole)
+        target = room[part.size:part.size + 1] if more else result
+        if ufunc is np.add:
+            add_over(whole, over, target)
+        else:
+            ufunc.reduce(whole, axis=over, out=target, keepdims=True)
+        if more:
+            ufunc(result, target, out=result)
+
+
+def _parts(x: Array, own: Array, out: Array,
+           dims: tuple[int, ...]) -> Iterable[tuple[Array, Array, Array, tuple[int, ...], bool]]:
+    """Parts of ``x``, numbers and results of their rows, the dimensions to fold, and whether the result has been begun."""
+    lead = x.ndim - len(dims)
+    if x.size <= FOLDED or not x.flags.c_contiguous or dims != tuple(range(lead, x.ndim)):
+        return ((x, own, out, dims, False),)
+    width = math.prod(x.shape[lead:])
+    xs, owns, outs = x.reshape(-1, width), own.reshape(-1, 1), out.reshape(-1, 1)
+    if width <= FOLDED:
+        return ((xs[some], owns[some], outs[some], (1,), False) for some in slices(len(xs), FOLDED // width))
+    return ((row[some], numbers, result, (0,), some.start > 0) for row, numbers, result in zip(xs, owns, outs, strict=True)
+            for some in slices(width, FOLDED))
 
 
 @kernel
@@ -107,17 +127,18 @@ def logsumexp(x: Array, out: Array, workspace: Array, *, dims: tuple[int, ...], 
     if not x.size:
         out.fill(-math.inf)
         return
-    for part, result, over in _pieces(x, out, dims):
-        shifted, top, folded = _room(part, result, workspace, over)
-        np.amax(part, axis=over, out=folded, keepdims=True)
-        # Infinite extremes are replaced by 0, since shifting by them would give NaN.
-        np.copyto(folded, 0, where=np.isinf(folded))
-        np.subtract(part, folded, shifted)
-        np.exp(shifted, shifted)
-        top[...] = folded
-        add_over(shifted, over, folded)
-        np.log(folded, folded)
-        np.add(folded, top, folded)
+    out, top, room = _room(x, out, workspace, dims)
+    np.amax(x, axis=dims, out=top, keepdims=True)
+    # Infinite extremes are replaced by 0, since shifting by them would give NaN.
+    np.copyto(top, 0, where=np.isinf(top))
+
+    def fill(part: Array, top: Array, place: Array) -> None:
+        np.subtract(part, top, place)
+        np.exp(place, place)
+
+    _fold(x, top, out, room, dims, fill)
+    np.log(out, out)
+    np.add(out, top, out)
 
 
 # -- positions of extremes: NumPy copies what does not lie row by row, so it is given pieces ---------------------------
@@ -203,34 +224,34 @@ HOST_KERNELS |= {"max_with_index": _extreme(np.maximum, HOST_KERNELS["argmax"]),
 
 @kernel
 def var(x: Array, out: Array, workspace: Array, *, dims: tuple[int, ...], correction: float, keepdim: bool) -> None:
+    out, mean, room = _room(x, out, workspace, dims)
     count = math.prod(x.shape[d] for d in dims)
-    for part, result, over in _pieces(x, out, dims):
-        whole, mean, folded = _room(part, result, workspace, over)
-        add_over(part, over, mean)
-        np.true_divide(mean, count, mean)
-        np.subtract(part, mean, whole)
-        np.multiply(whole, whole, whole)
-        add_over(whole, over, folded)
-        np.true_divide(folded, max(count - correction, 0), folded)
+    add_over(x, dims, mean)
+    np.true_divide(mean, count, mean)
+
+    def fill(part: Array, mean: Array, place: Array) -> None:
+        np.subtract(part, mean, place)
+        np.multiply(place, place, place)
+
+    _fold(x, mean, out, room, dims, fill)
+    np.true_divide(out, max(count - correction, 0), out)
 
 
 @kernel
 def vector_norm(x: Array, out: Array, workspace: Array, *, p: float, dims: tuple[int, ...], keepdim: bool) -> None:
-    for part, result, over in _pieces(x, out, dims):
-        whole, _, folded = _room(part, result, workspace, over)
+    def fill(part: Array, _: Array, place: Array) -> None:
         if p == 0:
-            walk(lambda some: some != 0, (part,), whole)
+            walk(lambda some: some != 0, (part,), place)
         elif p == 2:
-            np.multiply(part, part, whole)
+            np.multiply(part, part, place)
         else:
-            np.absolute(part, whole)
+            np.absolute(part, place)
             if p != 1 and not math.isinf(p):
-                np.power(whole, p, whole)
-        if math.isinf(p):
-            (np.maximum if p > 0 else np.minimum).reduce(whole, axis=over, out=folded, keepdims=True)
-        else:
-            add_over(whole, over, folded)
-        if p == 2:
-            np.sqrt(folded, folded)
-        elif p not in (0, 1) and not math.isinf(p):
-            np.power(folded, 1 / p, folded)
+                np.power(place, p, place)
+
+    out, own, room = _room(x, out, workspace, dims)
+    _fold(x, own, out, room, dims, fill, np.add if not math.isinf(p) else np.maximum if p > 0 else np.minimum)
+    if p == 2:
+        np.sqrt(out, out)
+    elif p not in (0, 1) and not math.isinf(p):
+        np.power(out, 1 / p, out)
