@@ -326,7 +326,9 @@ _LARGE = floats(5, 70, low=-300.0, high=300.0)
 HALF = [*[row for row in BFLOAT if row.op in _HALF_OPS | _RECURRENT],
         *[Row("vector_norm", f"large {p}", (_LARGE,), {"p": p, "dims": (1,), "keepdim": False})
           for p in (0, 0.5, 1, 2, 3, math.inf, -math.inf)],
-        Row("var", "large", (_LARGE,), {"dims": (1,), "correction": 1, "keepdim": False})]
+        Row("var", "large", (_LARGE,), {"dims": (1,), "correction": 1, "keepdim": False}),
+        # Whose means take more bytes in single precision than a piece of the rows.
+        Row("var", "many short rows", (floats(600_000, 2),), {"dims": (1,), "correction": 1, "keepdim": False})]
 
 #: Instances that no op launches alone: a bias and its activation in one pass, gelu and cross-entropy with their gradients,
 #: and the first kernels that the tests of bfloat16 use.

@@ -83,7 +83,7 @@ def folded(x: TensorSpec, dims: Dims, keepdim: bool) -> Inferred:
         width = row_width(x, len(dims))
         # Of a row in several pieces, also what the next one adds.
         elements = FOLDED // width * width if width <= FOLDED else FOLDED + 1
-    return with_workspace(out, (elements + out.numel) * x.dtype.itemsize + 32)
+    return with_workspace(out, elements * x.dtype.itemsize + out.widened().nbytes + 32)
 
 
 sum = op("sum", _sum_spec, x=lambda g, x_spec, dims: widen(g, x_spec, dims) if x_spec.floating else None)
