@@ -54,6 +54,11 @@ class Size(tuple[int, ...]):
         return f"gradcore.Size({list(self)})"
 
 
+def adjacent(dims: tuple[int, ...]) -> bool:
+    """Are these dimensions, of which there is one at least, one after the other?"""
+    return bool(dims) and dims == tuple(range(dims[0], dims[0] + len(dims)))
+
+
 def round_up(nbytes: int, step: int = ROUND) -> int:
     """``nbytes`` rounded up to a multiple of ``step``; an empty tensor still takes one step."""
     return (nbytes + step - 1) // step * step if nbytes > 0 else step

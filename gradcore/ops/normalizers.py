@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from gradcore.ops.elementwise import exp
 from gradcore.ops.op import op, spending
 from gradcore.ops.reduce import sum
 from gradcore.ops.shapes import need_float, row_bytes, same, with_workspace
-from gradcore.spec import TensorSpec
+from gradcore.spec import FOLDED, TensorSpec
 
 
 def _line_bytes(x: TensorSpec, dim: int) -> int:
@@ -28,8 +29,10 @@ def _softmax_spec(x: TensorSpec, *, dim: int) -> Any:
 
 def _log_softmax_spec(x: TensorSpec, *, dim: int) -> Any:
     need_float("log_softmax", x=x)
-    # Over the last dimension the exponentials are summed row by row; elsewhere they need their whole array.
-    exponentials = row_bytes(x, x.shape[dim]) if dim == x.ndim - 1 and x.ndim else x.nbytes
+    # Exponentials are summed in pieces, of rows or along the dimensions before this one.
+    each = math.prod(x.shape[dim:])
+    elements = min(x.numel, max(FOLDED // max(each, 1), 1) * each)
+    exponentials = row_bytes(x, each) if dim == x.ndim - 1 else elements * x.dtype.itemsize
     return with_workspace(x.like(), exponentials + 32 + _line_bytes(x, dim))
 
 

@@ -12,8 +12,8 @@ from gradcore.ops.creation import zeros_of
 from gradcore.ops.elementwise import abs, eq, exp, ne, pow, sign, where
 from gradcore.ops.movement import cast, cast_to, expand, reshape, take_along_grad
 from gradcore.ops.op import Inferred, op
-from gradcore.ops.shapes import need_float, row_width, with_workspace
-from gradcore.spec import FOLDED, TensorSpec
+from gradcore.ops.shapes import need_float, with_workspace
+from gradcore.spec import FOLDED, TensorSpec, adjacent
 
 Dims = tuple[int, ...]
 
@@ -76,13 +76,14 @@ def count(spec: TensorSpec, dims: Dims) -> int:
 
 
 def folded(x: TensorSpec, dims: Dims, keepdim: bool) -> Inferred:
-    """The result of a fold whose kernel needs a number for each result, and a copy of ``x``, or of a piece of large rows."""
+    """The result of a fold whose kernel needs a number for each result, and a copy of ``x``, or of a piece of a large one."""
     out = TensorSpec.of(reduced(x, dims, keepdim), x.dtype)
     elements = x.numel
-    if elements > FOLDED and x.contiguous and dims == tuple(range(x.ndim - len(dims), x.ndim)):
-        width = row_width(x, len(dims))
-        # Of a row in several pieces, also what the next one adds.
-        elements = FOLDED // width * width if width <= FOLDED else FOLDED + 1
+    if elements > FOLDED and x.contiguous and adjacent(dims):
+        inner = math.prod(x.shape[dims[-1] + 1:])
+        each = math.prod(x.shape[dims[0]:])
+        # What is folded in several pieces also needs room for what the next one adds.
+        elements = FOLDED // each * each if each <= FOLDED else (max(FOLDED // inner, 1) + 1) * inner
     return with_workspace(out, elements * x.dtype.itemsize + out.widened().nbytes + 32)
 
 

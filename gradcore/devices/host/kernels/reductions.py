@@ -14,7 +14,7 @@ from gradcore.devices.host.kernels.softmax import NARROW
 from gradcore.devices.host.pointwise import walk
 from gradcore.devices.host.scratch import KEPT, lent
 from gradcore.devices.kernels import folded_shape, summed
-from gradcore.spec import FOLDED
+from gradcore.spec import FOLDED, adjacent
 
 #: The least size of an array whose short rows are turned over.
 _MANY = 1 << 14
@@ -95,11 +95,11 @@ def _room(x: Array, out: Array, workspace: Array, dims: Any) -> tuple[Array, Arr
 
 def _fold(x: Array, own: Array, out: Array, room: Array, dims: tuple[int, ...], fill: Callable[..., Any],
           ufunc: Any = np.add) -> None:
-    """Fold what ``fill(part, its own numbers, place)`` writes, for ``x`` or, of a large one, for pieces of its rows."""
+    """Fold what ``fill(part, its own numbers, place)`` writes, for ``x`` or, of a large one, for pieces."""
     for part, numbers, result, over, more in _parts(x, own, out, dims):
         whole = room[:part.size].reshape(part.shape)
         fill(part, numbers, whole)
-        target = room[part.size:part.size + 1] if more else result
+        target = room[part.size:part.size + result.size].reshape(result.shape) if more else result
         if ufunc is np.add:
             add_over(whole, over, target)
         else:
@@ -110,16 +110,16 @@ def _fold(x: Array, own: Array, out: Array, room: Array, dims: tuple[int, ...], 
 
 def _parts(x: Array, own: Array, out: Array,
            dims: tuple[int, ...]) -> Iterable[tuple[Array, Array, Array, tuple[int, ...], bool]]:
-    """Parts of ``x``, numbers and results of their rows, the dimensions to fold, and whether the result has been begun."""
-    lead = x.ndim - len(dims)
-    if x.size <= FOLDED or not x.flags.c_contiguous or dims != tuple(range(lead, x.ndim)):
+    """Parts of ``x``, their numbers and results, the dimensions to fold, and whether the results have been begun."""
+    if x.size <= FOLDED or not x.flags.c_contiguous or not adjacent(dims):
         return ((x, own, out, dims, False),)
-    width = math.prod(x.shape[lead:])
-    xs, owns, outs = x.reshape(-1, width), own.reshape(-1, 1), out.reshape(-1, 1)
-    if width <= FOLDED:
-        return ((xs[some], owns[some], outs[some], (1,), False) for some in slices(len(xs), FOLDED // width))
-    return ((row[some], numbers, result, (0,), some.start > 0) for row, numbers, result in zip(xs, owns, outs, strict=True)
-            for some in slices(width, FOLDED))
+    inner, count = math.prod(x.shape[dims[-1] + 1:]), math.prod(x.shape[d] for d in dims)
+    columns = (inner,) if inner > 1 else ()
+    xs, owns, outs = x.reshape(-1, count, *columns), own.reshape(-1, 1, *columns), out.reshape(-1, 1, *columns)
+    if count * inner <= FOLDED:
+        return ((xs[some], owns[some], outs[some], (1,), False) for some in slices(len(xs), FOLDED // (count * inner)))
+    return ((part[some], numbers, result, (0,), some.start > 0) for part, numbers, result in zip(xs, owns, outs, strict=True)
+            for some in slices(count, max(FOLDED // inner, 1)))
 
 
 @kernel

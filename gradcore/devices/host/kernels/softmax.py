@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from gradcore.devices.host.kernel import Array, kernel, rows, slices
 from gradcore.devices.host.kernels.products import add_over, ones
 from gradcore.devices.kernels import folded_shape, split_workspace
-from gradcore.spec import PIECE
+from gradcore.spec import FOLDED, PIECE
 
 #: Rows of at most so many numbers are turned over to find the largest of each, since a reduction along a row has a fixed cost;
 #: where there are at least so many.
@@ -106,19 +108,11 @@ def log_softmax(x: Array, out: Array, workspace: Array, *, dim: int) -> None:
     if not x.size:
         return
     width = _width(dim, x)
-    count = x.size // (width or x.shape[dim])
-    room = min(x.size, rows(width) * width) if width else x.size
-    exps, folds = split_workspace(workspace, (room, x.dtype), (count, x.dtype))
     if not width:
-        fold = folds.reshape(folded_shape(x.shape, dim))
-        np.amax(x, axis=dim, out=fold, keepdims=True)
-        np.subtract(x, fold, out)
-        e = exps.reshape(x.shape)
-        np.exp(out, e)
-        add_over(e, (dim,), fold)
-        np.log(folds, folds)
-        np.subtract(out, fold, out)
+        _between(x, out, workspace, dim)
         return
+    count = x.size // width
+    exps, folds = split_workspace(workspace, (min(x.size, rows(width) * width), x.dtype), (count, x.dtype))
     xs, outs = x.reshape(-1, width), out.reshape(-1, width)
     for some in slices(count, rows(width)):
         part, y, fold = xs[some], outs[some], folds[some]
@@ -129,6 +123,23 @@ def log_softmax(x: Array, out: Array, workspace: Array, *, dim: int) -> None:
         row_sums(e, fold)
         np.log(fold, fold)
         np.subtract(y, fold[:, None], y)
+
+
+def _between(x: Array, out: Array, workspace: Array, dim: int) -> None:
+    """log_softmax over a dimension that others follow."""
+    count, inner = x.shape[dim], math.prod(x.shape[dim + 1:])
+    xs, outs = x.reshape(-1, count, inner), out.reshape(-1, count, inner)
+    step = min(max(FOLDED // (count * inner), 1), len(xs))
+    exps, folds = split_workspace(workspace, (step * count * inner, x.dtype), (step * inner, x.dtype))
+    for some in slices(len(xs), step):
+        part, y = xs[some], outs[some]
+        e, fold = exps[:part.size].reshape(part.shape), folds[:len(part) * inner].reshape(-1, 1, inner)
+        np.amax(part, axis=1, out=fold, keepdims=True)
+        np.subtract(part, fold, y)
+        np.exp(y, e)
+        add_over(e, (1,), fold)
+        np.log(fold, fold)
+        np.subtract(y, fold, y)
 
 
 @kernel
