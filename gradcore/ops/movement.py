@@ -332,12 +332,12 @@ def _take_along_spec(x: TensorSpec, index: TensorSpec, *, dim: int, wrap: bool =
         raise SpecError(f"take_along: the index has {index.ndim} dimensions and the tensor {x.ndim}")
     if any(n > m for d, (n, m) in enumerate(zip(index.shape, x.shape, strict=True)) if d != dim):
         raise SpecError(f"take_along: the index {list(index.shape)} is larger than {list(x.shape)} apart from dimension {dim}")
-    return with_workspace(TensorSpec.of(index.shape, x.dtype), index.numel * 8)
+    return TensorSpec.of(index.shape, x.dtype)
 
 
 def _take_along_grad_spec(dy: TensorSpec, index: TensorSpec, *, shape: tuple[int, ...], dim: int) -> Any:
     groups = groups_of(index.numel, shape[dim], 1, dy.dtype, blocks=False)
-    return with_workspace(TensorSpec.of(shape, dy.dtype), groups.nbytes if groups else index.numel * 8)
+    return with_workspace(TensorSpec.of(shape, dy.dtype), groups.nbytes) if groups else TensorSpec.of(shape, dy.dtype)
 
 
 take_along = op("take_along", _take_along_spec, contiguous=True,

@@ -144,8 +144,8 @@ def test_a_negative_position_is_outside_where_it_does_not_count_from_the_end(emu
     x, index = np.arange(1, 7, dtype=np.float32).reshape(3, 2), np.array([[outside, 1], [2, 0]])
     index = index if "along" in name else index[:, 0].copy()
     out = np.zeros((*index.shape, *x.shape[1:])[:2], np.float32)
-    rest = [np.full(out.shape, 9, np.float32)] if writes else [out, np.empty(64, np.uint8)]
-    rest += [np.empty(64, np.uint8)] * (name == "put_")
+    rest = [np.full(out.shape, 9, np.float32) if writes else out]
+    rest += [np.empty(64, np.uint8)] * (name in ("take", "embedding", "put_"))
     copies = [Copy(a) for a in (x, index, *rest)]
     OWN[name](*[c.cupy() for c in copies], **attrs)
     expected = {"put_": [[1, 2], [3, 4], [9, 9]], "add_at_": [[1, 2], [3, 4], [14, 15]], "put_along_": [[1, 9], [3, 9], [9, 6]],

@@ -139,7 +139,7 @@ def add_at_(x: Any, index: Any, values: Any, workspace: Any = None, *, dim: int,
 
 
 @gl.kernel
-def take_along(x: Any, index: Any, out: Any, workspace: Any, *, dim: int, wrap: bool = True) -> None:
+def take_along(x: Any, index: Any, out: Any, *, dim: int, wrap: bool = True) -> None:
     at = _positions(x, index, dim, wrap)
     gl.run("index", "take_along", (x.dtype, index.dtype), out.size, x, index, out, gl.axes(index.shape, _lines(x, dim)),
            np.int64(out.size), at.length, at.stride, at.back)
@@ -152,7 +152,7 @@ def _in_lines(x: Any, index: Any, given: tuple[int, ...], dim: int) -> Any:
 
 
 @gl.kernel
-def take_along_grad(dy: Any, index: Any, out: Any, workspace: Any, *, shape: Any, dim: int) -> None:
+def take_along_grad(dy: Any, index: Any, out: Any, workspace: Any = None, *, shape: Any, dim: int) -> None:
     gl.zero(out)
     if not dy.size:
         return

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.host.kernel import Array, cut, kernel, pieces, slices
+from gradcore.devices.host.kernel import Array, cut, kernel, slices
 from gradcore.devices.host.pointwise import is_repeated
 from gradcore.devices.host.scratch import lent
 from gradcore.devices.kernels import check_bounds, split_workspace
-from gradcore.spec import contiguous_strides
+from gradcore.spec import PIECE, contiguous_strides
 
 #: Positions that are made Python's integers at a time.
 LISTED = 1024
@@ -167,34 +167,45 @@ def embedding_unpadded(weight: Array, index: Array, out: Array, workspace: Array
             flat[some][places[some] == padding] = 0
 
 
-def _along(index: Array, shape: Any, dim: int, workspace: Array, wrap: bool) -> Array:
-    """Flat positions in an array of ``shape`` that ``take_along`` reads."""
-    flat = positions(index, shape[dim], workspace, wrap)
+def _pieces(shape: Any, index: Array, dim: int, most: int, wrap: bool = False) -> Iterator[tuple[Array, tuple[slice, ...]]]:
+    """Pieces of an index along ``dim``, in order: flat positions in an array of ``shape``, and the part of the index with them.
+
+    Raises IndexError for a position outside, before the first piece.
+    """
     if not index.size:
-        return flat
-    strides = contiguous_strides(shape)
-    np.multiply(flat, strides[dim], flat)
-    for d, n in enumerate(index.shape):
-        if d != dim and n > 1:
-            lines = flat.reshape(-1, n, math.prod(index.shape[d + 1:]))
-            for some in slices(n, LISTED):
-                part = lines[:, some]
-                begin = some.start * strides[d]
-                np.add(part, np.arange(begin, begin + part.shape[1] * strides[d], strides[d])[:, None], part)
-    return flat
+        return
+    low = int(index.min())
+    check_bounds(low, int(index.max()), shape[dim], wrap)
+    steps = contiguous_strides(shape)
+    with lent(min(most, index.size), np.dtype(np.int64)) as room:
+        for at in cut(index.shape, most):
+            numbers = index[at]
+            places = room[:numbers.size].reshape(numbers.shape)
+            if low < 0:
+                numbers = np.remainder(numbers, shape[dim], places, dtype=np.int64)
+            np.multiply(numbers, steps[dim], places, dtype=np.int64)
+            for d, part in enumerate(at):
+                if d != dim and index.shape[d] > 1:
+                    start, stop, _ = part.indices(index.shape[d])
+                    for some in slices(stop - start, 4 * LISTED):
+                        lines = places[(*(slice(None),) * d, some)]
+                        first, last = ((start + n) * steps[d] for n in (some.start, min(some.stop, stop - start)))
+                        # They have no name, under which they would stay while the next are made.
+                        np.add(lines, np.arange(first, last, steps[d]).reshape(-1, *[1] * (index.ndim - 1 - d)), lines)
+            yield places, at
 
 
 @kernel
-def take_along(x: Array, index: Array, out: Array, workspace: Array, *, dim: int, wrap: bool = True) -> None:
-    np.take(x.reshape(-1), _along(index, x.shape, dim, workspace, wrap), out=out, mode="clip")
+def take_along(x: Array, index: Array, out: Array, *, dim: int, wrap: bool = True) -> None:
+    for places, at in _pieces(x.shape, index, dim, 2 * PIECE, wrap):
+        np.take(x.reshape(-1), places, out=out[at], mode="clip")
 
 
 @kernel
-def take_along_grad(dy: Array, index: Array, out: Array, workspace: Array, *, shape: Any, dim: int) -> None:
+def take_along_grad(dy: Array, index: Array, out: Array, workspace: Any = None, *, shape: Any, dim: int) -> None:
     out.fill(0)
-    target, order = out.reshape(-1), _along(index, shape, dim, workspace, wrap=True).reshape(-1)
-    for places, slopes in pieces(order, dy):
-        np.add.at(target, places, slopes)
+    for places, at in _pieces(shape, index, dim, PIECE, wrap=True):
+        np.add.at(out.reshape(-1), places.reshape(-1), dy[at].reshape(-1))
 
 
 # -- writes ------------------------------------------------------------------------------------------------------------
@@ -209,35 +220,16 @@ def put_(x: Array, index: Array, values: Array, workspace: Array, *, dim: int, w
     np.moveaxis(x, dim, 0)[where] = np.moveaxis(source, [dim + d for d in first], first)
 
 
-def _pieces(x: Array, index: Array, values: Array, dim: int) -> Iterator[tuple[Any, Array]]:
-    """Pieces of an index along ``dim``, in order: the places in ``x`` that they write to, and the values.
-
-    Raises IndexError for a position outside, before the first piece.
-    """
-    if not index.size:
-        return
-    check_bounds(int(index.min()), int(index.max()), x.shape[dim], False)
-    values = np.broadcast_to(values, index.shape)
-    steps = [math.prod(x.shape[d + 1:]) for d in range(x.ndim)]
-    # Arrays that are not contiguous are copied, by piece.
-    plain = all(a.flags.c_contiguous or is_repeated(a) for a in (index, values))
-    with lent(min(_WRITTEN_AT_ONCE, index.size), np.dtype(np.int64)) as room:
-        for at in cut(index.shape, _WRITTEN_AT_ONCE if plain else _WRITTEN):
-            numbers = index[at]
-            places = room[:numbers.size].reshape(numbers.shape)
-            np.multiply(numbers, steps[dim], places, dtype=np.int64)
-            for d, part in enumerate(at):
-                if d != dim and index.shape[d] > 1:
-                    start, stop, _ = part.indices(index.shape[d])
-                    # They have no name, under which they would stay while the next are made.
-                    np.add(places, np.arange(start * steps[d], stop * steps[d], steps[d]).reshape(
-                        -1, *[1] * (index.ndim - 1 - d)), places)
-            yield places, values[at]
+def _at_once(*arrays: Array) -> int:
+    """How many positions are written at once: parts of arrays that are not contiguous are copied."""
+    return _WRITTEN_AT_ONCE if all(a.flags.c_contiguous or is_repeated(a) for a in arrays) else _WRITTEN
 
 
 @kernel
 def put_along_(x: Array, index: Array, values: Array, workspace: Any = None, *, dim: int) -> None:
-    for places, given in _pieces(x, index, values, dim):
+    values = np.broadcast_to(values, index.shape)
+    for places, at in _pieces(x.shape, index, dim, _at_once(index, values)):
+        given = values[at]
         if x.flags.c_contiguous:
             x.reshape(-1)[places.reshape(-1)] = given.reshape(-1)
         else:
@@ -258,7 +250,9 @@ def _fold_along(by: Any, x: Array, index: Array, values: Array, dim: int) -> Non
             places = numbers[part].astype(np.int64)
             fold_rows(by, x.reshape(len(x), -1), places, values[part].reshape(len(places), -1))
         return
-    for places, given in _pieces(x, index, values, dim):
+    values = np.broadcast_to(values, index.shape)
+    for places, at in _pieces(x.shape, index, dim, _at_once(index, values)):
+        given = values[at]
         if x.flags.c_contiguous:
             # NumPy is faster with one index than with several, and with one dimension.
             by.at(x.reshape(-1), places.reshape(-1), given.reshape(-1))
