@@ -11,7 +11,10 @@ import pytest
 
 import gradcore
 from gradcore import nn
-from gradcore.program.planning.fusion import groups
+from gradcore.program import plan
+from gradcore.program.planning.fusion import groups, made_early
+from gradcore.program.planning.plan import planned
+from gradcore.program.planning.sharing import shared_places
 from gradcore.program.program import Operand, Program
 
 F = nn.functional
@@ -206,3 +209,13 @@ def test_a_pattern_holds_by_what_it_says_alone(kind: str) -> None:
     assert {k for k in places if breaks(changed(program, group.first + k, attrs=(("other", 1),)))} == attributes
     assert {k for k in places if first[k].outputs and breaks(lasting(program, group.first + k))} == short
     assert {k for k in range(group.length + 1) if breaks(replace(program, split=group.first + k))} == {*places} - {0}
+
+
+@pytest.mark.parametrize("rows, width", [(4, 16), (100, 300)])
+def test_a_gradient_made_early_lies_apart_where_its_operand_has_room_until_it_is_read(rows: int, width: int) -> None:
+    """The workspace of gelu's gradient, which comes after the operand was read, leaves no room for it."""
+    layers = nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, 10), nn.Tanh()
+    program = training_of(nn.Sequential(*layers), rows, width)
+    early, = made_early(program)
+    found, together = plan(program), planned(program, shared_places(program))
+    assert early in together.shared and early not in found.shared and found.nbytes == together.nbytes == together.bound

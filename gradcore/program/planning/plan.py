@@ -212,9 +212,11 @@ def plan(program: Program, renewed: Container[int] = ()) -> Plan:
         found = min(found, planned(program, {}, renewed), key=lambda p: p.nbytes)
     held = touched_together(program)
     if held:
-        # A group whose results lie where it still reads would not be fused.
-        longer = planned(program, _apart(program, found, renewed, held), renewed, found.lanes, held, found.nbytes)
-        found = min(longer, found, key=lambda p: p.nbytes)
+        # A group whose results lie where it still reads would not be fused. The kernels of some read an operand to the end.
+        for ends in ((held, {}), (held,), ({},)):
+            longer = planned(program, _apart(program, found, renewed, ends), renewed, found.lanes, ends[0], found.nbytes)
+            if longer.nbytes <= found.nbytes:
+                return longer
     return found
 
 
@@ -235,7 +237,7 @@ def planned(program: Program, shared: dict[int, int], renewed: Container[int] = 
         live = alive([*slots.values()], len(program.instructions))
         for index, home in homes.items():
             slot, until = slots[home], held.get(index, 0)
-            if _room(live, slot.last + 1, until, slot.size, limit):
+            if _room(live, slot.size, limit, slot.last + 1, until):
                 slots[home] = slot._replace(last=until)
     offsets, nbytes, order = lay_out([*slots.values()])
     at = dict(zip(slots, offsets, strict=True))
@@ -259,7 +261,7 @@ def _homes(program: Program, shared: dict[int, int], renewed: Container[int],
     return homes, slots
 
 
-def _room(live: Any, first: int, last: int, size: int, limit: int) -> bool:
+def _room(live: Any, size: int, limit: int, first: int, last: int) -> bool:
     """Adds ``size`` bytes to those that are alive at some instructions, if there is room for them below ``limit``."""
     during = live[first:last + 1]
     if not during.size or during.max() + size > limit:
@@ -268,9 +270,20 @@ def _room(live: Any, first: int, last: int, size: int, limit: int) -> bool:
     return True
 
 
-def _apart(program: Program, found: Plan, renewed: Container[int], held: dict[int, int]) -> dict[int, int]:
-    """What may share places without keeping a group from being fused, and what has no room to lie apart."""
-    live = alive([*_homes(program, found.shared, renewed, found.lanes)[1].values()], len(program.instructions))
-    early = {b: found.shared[b] for b in made_early(program) if b in found.shared}
-    return {b: over for b, over in found.shared.items() if b not in early or not _room(
-        live, program.buffers[b].first, held[over], round_up(program.buffers[over].nbytes), found.nbytes)}
+def _apart(program: Program, found: Plan, renewed: Container[int], ends: Sequence[dict[int, int]]) -> dict[int, int]:
+    """What may share places without keeping a group from being fused, and what has no room below the peak to lie apart: until
+    its operand is read last, or until one of the given ends."""
+    allocated = _homes(program, found.shared, renewed, found.lanes)[1]
+    requested = [slot._replace(size=program.buffers[home].nbytes) for home, slot in allocated.items()]
+    lives = [alive(slots, len(program.instructions)) for slots in ([*allocated.values()], requested)]
+    peaks = [live.max() for live in lives]
+    shared = dict(found.shared)
+    for b in made_early(program):
+        if b in shared:
+            over = program.buffers[shared[b]]
+            for end in ends:
+                span = program.buffers[b].first, max(over.last, end.get(over.index, 0))
+                if all(_room(*where, *span) for where in zip(lives, (round_up(over.nbytes), over.nbytes), peaks, strict=True)):
+                    del shared[b]
+                    break
+    return shared
