@@ -213,7 +213,8 @@ def plan(program: Program, renewed: Container[int] = ()) -> Plan:
     held = touched_together(program)
     if held:
         # A group whose results lie where it still reads would not be fused. The kernels of some read an operand to the end.
-        for ends in ((held, {}), (held,), ({},)):
+        sooner: dict[int, int] = {}
+        for ends in ((held, sooner), (held,), (sooner,)):
             longer = planned(program, _apart(program, found, renewed, ends), renewed, found.lanes, ends[0], found.nbytes)
             if longer.nbytes <= found.nbytes:
                 return longer
