@@ -19,7 +19,7 @@ from gradcore.engine.autocast import note
 from gradcore.engine.below import Captures, last_uses, leads_to, rules_for
 from gradcore.engine.hook_calls import after_leaf, after_node, as_user, before_node, on_outputs, seen
 from gradcore.engine.node import Leaf, Node
-from gradcore.engine.residuals import residuals
+from gradcore.engine.residuals import RELEASED, residuals
 from gradcore.engine.saved import forget
 from gradcore.engine.sites import here
 from gradcore.engine.state import local, mark
@@ -141,7 +141,8 @@ class Sweep:
                 for k in ends:
                     values[k] = None
                     if not self.retain_graph:
-                        node.saved[k] = None  # type: ignore[index]
+                        # None if another thread has run the node, too.
+                        (node.saved or values)[k] = RELEASED
                 if several:
                     parts = list(result)
                     result = None

@@ -13,6 +13,9 @@ from gradcore.engine.value import Value, alias
 from gradcore.errors import AlreadyReleased
 from gradcore.ops.movement import cast_to
 
+#: In the place of a residual that the running node has read for the last time; another thread may ask for it.
+RELEASED = ...
+
 
 def residuals(node: Node, remade: list[ref[Any]], read: Container[int] | None = None) -> list[Any]:
     """A node's residuals as fresh tensors whose edges are the node's own, so that double backward finds the graph. With
@@ -24,10 +27,7 @@ def residuals(node: Node, remade: list[ref[Any]], read: Container[int] | None = 
     double = local.state.grad
     saved = node.saved
     if saved is None:
-        raise AlreadyReleased(
-            "Trying to backward through the graph a second time (or directly access saved tensors after they have already been "
-            f"freed): {node.name()} of {node.site} released its residuals when it ran. Specify retain_graph=True if you "
-            "need to backward through the graph a second time or if you need to access saved tensors after calling backward.")
+        raise _released(node)
     if read is not None:
         saved = [r if type(r) is not Again or k in read else None for k, r in enumerate(saved)]
     values = []
@@ -43,8 +43,17 @@ def residuals(node: Node, remade: list[ref[Any]], read: Container[int] | None = 
                 residual = unpack(residual, edge)
             else:
                 residual = alias(_make(residual.recipe, node, remade), edge)
+        elif residual is RELEASED:
+            raise _released(node)
         values.append(residual)
     return values
+
+
+def _released(node: Node) -> AlreadyReleased:
+    return AlreadyReleased(
+        "Trying to backward through the graph a second time (or directly access saved tensors after they have already been "
+        f"freed): {node.name()} of {node.site} released its residuals when it ran. Specify retain_graph=True if you "
+        "need to backward through the graph a second time or if you need to access saved tensors after calling backward.")
 
 
 def unpack(residual: Packed, edge: Any) -> Any:

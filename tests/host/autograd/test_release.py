@@ -81,6 +81,24 @@ def test_an_operand_goes_back_before_the_rule_that_does_not_read_it(op: Any, siz
             assert launched[-2] < freed[serials[gone]] < launched[-1]
 
 
+def test_a_node_that_runs_is_not_run_again_by_what_it_has_not_released_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As another thread may, while the second of its rules runs."""
+    x, w = gradcore.rand(3, requires_grad=True), gradcore.rand(3, requires_grad=True)
+    loss, one, state = (x / (w * 1)).sum(), gradcore.ones(()), local.state
+    launch, ops = state.launch, []
+
+    def launching(kernel: Any, *arrays: Any) -> None:
+        ops.append(kernel)
+        if len(ops) == 5:
+            with pytest.raises(RuntimeError, match="second time"):
+                loss.backward(one)
+        launch(kernel, *arrays)
+
+    monkeypatch.setattr(state, "launch", launching)
+    loss.backward(one)
+    assert len(ops) > 5 and np.allclose(w.grad.numpy(), -(x / w / w).detach().numpy())
+
+
 def test_a_buffer_counts_its_keepers() -> None:
     """A log that begins later opens with them, and so does the text of an out-of-memory error."""
     x = leaf(1.0, 2.0)
