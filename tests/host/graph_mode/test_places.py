@@ -189,8 +189,8 @@ def test_what_is_live_at_a_launch_is_eagers_less_the_place_that_its_result_takes
         less.append(taken(run.programs[0], run.plans[0]) if wrap is gradcore.compile else places_taken(s.log))
         del run, model, optimizer
     eager, replayed = found
-    # In forward, a name refers to what an eager op reads.
-    assert len(less[0]) >= 4 and less[0].items() < less[1].items()
+    # In forward, a name refers to what an eager op reads; in backward, a fused group needs the input of a linear layer longer.
+    assert len(less[0]) >= 4 and len(less[1].keys() - less[0].keys()) > len(less[0].keys() - less[1].keys()) == 1
     assert replayed == [(op, phase, live + less[0].get(k, 0) - less[1].get(k, 0)) for k, (op, phase, live) in enumerate(eager)]
 
 
@@ -300,5 +300,4 @@ def test_the_gradient_of_an_input_that_is_recomputed_takes_its_place_where_there
     program, plan = run.programs[0], run.plans[0]
     places = [plan.offsets[i.outputs[0].buffer] == plan.offsets[i.operands[1].buffer]
               for i in program.instructions if i.op == "linear_grad" and dict(i.attrs)["needs"][0]]
-    # At the end of backward all gradients live.
-    assert places == [rows == 512, True]
+    assert places == [False, rows == 512 and between is nn.GELU]
