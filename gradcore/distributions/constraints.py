@@ -293,7 +293,7 @@ class _PositiveDefinite(_Symmetric):
     """Symmetric matrices whose leading minors are positive."""
 
     def check(self, value: Any) -> Any:
-        parts = (value.detach()[..., :n, :n] for n in range(1, value.shape[-1] + 1))
+        parts = (value.detach()[..., :n, :n] for n in range(1, min(value.shape[-2:]) + 1))
         # A factorization would raise for the whole batch.
         return functools.reduce(operator.and_, (linalg.slogdet(part).sign > 0 for part in parts), super().check(value))
 
