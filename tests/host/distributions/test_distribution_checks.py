@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 import gradcore
 from gradcore import distributions
 from tests.conftest import raises
+from tests.host.distributions import test_distribution_kinds as kinds
 from tests.host.distributions.test_distribution_classes import KINDS, made
 
 #: Distributions with bad parameters, or values that they cannot have.
@@ -50,6 +52,18 @@ def test_bad_values_raise_as_pytorchs(name: str, torch: Any) -> None:
     assert message(gradcore, BAD[name]) == message(torch, BAD[name])
 
 
+@pytest.mark.parametrize("method", ["log_prob", "cdf"])
+@pytest.mark.parametrize("maker", [maker for maker, *_ in (*KINDS.values(), *kinds.KINDS.values())])
+def test_all_that_are_validated_check_their_values(maker: Any, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distributions.Distribution, "_validate_args", True)
+    p = made(gradcore, maker)
+    value = p.sample()
+    with suppress(NotImplementedError):
+        getattr(p, method)(value)
+        with raises(ValueError, "to be within the support"):
+            getattr(p, method)(value * (math.nan if value.is_floating_point() else 10) - 1)
+
+
 @pytest.mark.oracle
 @pytest.mark.parametrize("name", KINDS)
 def test_constraints_and_supports_are_pytorchs(name: str, torch: Any) -> None:
@@ -80,7 +94,7 @@ def test_the_default_can_be_set() -> None:
 @pytest.mark.oracle
 def test_constraints_check_as_pytorchs(torch: Any) -> None:
     values = {"boolean": [0, 1, 0.5], "one_hot": [[0, 1, 0], [1, 1, 0], [0, 0, 0]],
-              "simplex": [[0.5, 0.5], [0.5, 0.4], [-1, 2]],
+              "simplex": [[0.5, 0.5], [0.5, 0.4], [-1, 2], [0, 1]],
               "positive": [0, 1e-9, -1], "nonnegative": [0, 1, -1], "unit_interval": [0, 1, 1.1], "real": [1, float("nan")],
               "nonnegative_integer": [0, 1.5, 3, -1], "positive_integer": [0, 1.5, 3],
               "real_vector": [[0, float("nan")], [1, 2]],
@@ -91,14 +105,16 @@ def test_constraints_check_as_pytorchs(torch: Any) -> None:
               "integer_interval(1, 3)": [0, 1, 1.5, 3, 4], "interval(1, 3)": [0, 1, 1.5, 3, 4], "less_than(2)": [1, 2, 3],
               "greater_than(2)": [1, 2, 3], "greater_than_eq(2)": [1, 2, 3], "multinomial(3)": [[1, 2], [-1, 2], [3, 3]],
               "independent(constraints.positive, 2)": [[[1, 2], [3, 4]], [[1, 2], [3, 0]]],
-              "stack([constraints.positive, constraints.real], -1)": [[1, 2], [0, 3]],
-              "positive_definite": [[[1, 2], [2, 1]], [[2, 1], [1, 2]]]}
+              "stack([constraints.positive, constraints.boolean], -1)": [[1, 2], [0, 1]],
+              "stack([constraints.real_vector, constraints.real_vector], 0)": [[[1, 2]], [[3, float("nan")]]],
+              "stack([constraints.real_vector, constraints.simplex], -2)": [[[1, 2], [0, 1]], [[1, 2], [0, 2]]],
+              "positive_definite": [[[1, 2], [2, 1]], [[2, 1], [1, 2]], [[-1, 0], [0, -1]]]}
     for name, value in values.items():
         found: list[Any] = []
         for t in (gradcore, torch):
             constraint = eval(f"constraints.{name}", vars(t.distributions))
             found.append((constraint.check(t.tensor(value, dtype=t.float64)).tolist(), constraint.event_dim,
-                          constraint.is_discrete, "stack" in name or repr(constraint)))
+                          constraint.is_discrete, repr(constraint)))
         assert found[0] == found[1], name
 
 
@@ -106,6 +122,7 @@ def test_what_a_constraint_cannot_be_says_so() -> None:
     c, one = distributions.constraints, gradcore.ones(())
     for call, kind, text in (
             (lambda: c.dependent.check(one), ValueError, "Cannot determine validity of dependent constraint"),
+            (lambda: c.Constraint().check(one), NotImplementedError, ""),
             (lambda: c.dependent.event_dim, NotImplementedError, ".event_dim cannot be determined statically"),
             (lambda: c.dependent(event_dim=1).is_discrete, NotImplementedError, ".is_discrete cannot be determined statically"),
             (lambda: c.independent(one, 1), AssertionError, "base_constraint must be a Constraint, got Tensor"),
@@ -115,7 +132,9 @@ def test_what_a_constraint_cannot_be_says_so() -> None:
             (lambda: c.stack([one]), AssertionError, "All elements of cseq must be Constraint instances")):
         with raises(kind, text):
             call()
-    assert c.dependent(is_discrete=True, event_dim=1)(is_discrete=False).event_dim == 1
+    one_of_two = c.dependent(is_discrete=True)(event_dim=1)
+    assert one_of_two.is_discrete is True and one_of_two.event_dim == one_of_two(is_discrete=False).event_dim == 1
+    assert not c.positive_definite.check(gradcore.ones(2, 2)).item()
     for constraint in (c.square, c.symmetric, c.positive_definite):
         for shape in ((2, 2, 3), (2, 3, 2)):
             assert constraint.check(gradcore.ones(shape)).tolist() == [False, False]
@@ -135,7 +154,8 @@ def test_what_a_users_own_distribution_leaves_out_is_warned_of() -> None:
 
 def test_a_users_own_distribution_is_checked() -> None:
     class Shifted(distributions.Normal):
-        arg_constraints = {**distributions.Normal.arg_constraints, "by": distributions.constraints.positive}
+        arg_constraints = {**distributions.Normal.arg_constraints, "by": distributions.constraints.positive,
+                           "scale": distributions.constraints.dependent}
 
         def __init__(self, loc: Any, by: Any, validate_args: bool | None = None) -> None:
             self.by = by
