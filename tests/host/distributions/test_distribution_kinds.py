@@ -31,7 +31,7 @@ KINDS: dict[str, tuple[Any, Any]] = {
     "Binomial": (lambda t, d: d.Binomial(t(5.0), t([0.5, 0.1])), [[0.0, 5.0], [2.0, 1.0]]),
     "Binomial by logits": (lambda t, d: d.Binomial(3, logits=t([-0.5, 2.1])), [[0.0, 3.0], [2.0, 1.0]]),
     "Normal": (lambda t, d: d.Normal(t([0.5, -2.0]), t([0.7, 3.0])), [[0.6, 2.0], [3.0, 1.2]]),
-    "Geometric": (lambda t, d: d.Geometric(t([0.3, 1.0])), [[0.0, 0.0], [3.0, 0.0]]),
+    "Geometric": (lambda t, d: d.Geometric(t([0.3, 1.0])), [[0.0, 0.0], [3.0, 2.0]]),
     "Geometric by logits": (lambda t, d: d.Geometric(logits=t([0.3, -1.0])), [[0.0, 0.0], [3.0, 1.0]]),
     "LogisticNormal": (lambda t, d: d.LogisticNormal(t([[0.5, -1.0]]), t([0.7, 2.0])), P),
     "OneHotCategorical": (lambda t, d: d.OneHotCategorical(t(P)), [[0, 1, 0], [1, 0, 0]]),
