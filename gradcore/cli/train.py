@@ -26,7 +26,7 @@ from gradcore.cli.common import add_common, data_of, make_optimizer, pick_device
 from gradcore.cli.live import LiveView
 from gradcore.cli.steps import train_step
 from gradcore.models.tasks import ImageTask, Task
-from gradcore.report.run import RunWriter, StepFigures
+from gradcore.report.run import RunWriter, StepFigures, finite
 from gradcore.report.step import StepReport
 from gradcore.units import count_of, format_bytes
 
@@ -111,7 +111,7 @@ def run(options: argparse.Namespace) -> None:
     console.print(f"\nThe run was written to {file.path}; gradcore report {shlex.quote(str(file.path))} shows it",
                   soft_wrap=True)
     if options.json:
-        print(json.dumps({"version": 1, **about, **result.figures, "seconds": seconds, "peak_step": top_step,
+        print(json.dumps({"version": 1, **about, **finite(result.figures), "seconds": seconds, "peak_step": top_step,
                           "report": top.to_dict(), "steps": [asdict(x) for x in lines], "file": str(file.path)}))
 
 

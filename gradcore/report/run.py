@@ -146,7 +146,7 @@ class RunWriter:
             why = "a run is written to a new file: choose another name, or remove this file first"
             raise FileExistsError(errno.EEXIST, why, str(path)) from None
         try:
-            self._write({"kind": "run", "version": RUN_VERSION, "about": _finite(about), "columns": _COLUMNS})
+            self._write({"kind": "run", "version": RUN_VERSION, "about": finite(about), "columns": _COLUMNS})
         except BaseException:
             # Nothing is left that would be taken for a run, as if ``about`` has what JSON lacks.
             self.close()
@@ -160,7 +160,7 @@ class RunWriter:
             raise ValueError(f"the steps of a run are numbered upwards, through all epochs, but step {figures.step} comes "
                              f"after step {self._last[0]}")
         # A run that diverges is worth a file, too.
-        self._write(list(_finite(asdict(figures)).values()))
+        self._write(list(finite(asdict(figures)).values()))
         step = figures.step
         if self._last is None:
             self._wanted.add(step)
@@ -187,7 +187,7 @@ class RunWriter:
                     self._wanted.add(held[0])
                     self._write_events(*held)
             if result is not None:
-                self._write({"kind": "end", "result": _finite(result)})
+                self._write({"kind": "end", "result": finite(result)})
             os.fsync(self._file)
         finally:
             os.close(self._file)
@@ -236,7 +236,7 @@ class RunWriter:
         self.close({} if kind is None and self._last is not None else None)
 
 
-def _finite(values: dict[str, Any]) -> dict[str, Any]:
+def finite(values: dict[str, Any]) -> dict[str, Any]:
     """The values with None for NaN and infinities, which JSON lacks."""
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
 

@@ -189,7 +189,7 @@ def test_a_model_that_fits_no_machine_is_made_of_shapes(capsys: Any, tmp_path: P
     assert "a batch of one sample reserves" in capsys.readouterr().err
 
 
-def test_a_model_for_text_says_so_where_it_gets_images(capsys: Any, tmp_path: Path) -> None:
+def test_a_model_for_text_says_so_where_it_gets_images_and_short_texts_have_no_test_loss(capsys: Any, tmp_path: Path) -> None:
     path = tmp_path / "lines.py"
     path.write_text("""from gradcore import nn
 from gradcore.data.text import Windows
@@ -201,13 +201,18 @@ def loss(module, x, y):
 
 def build(batch_size, dataset):
     module = nn.Sequential(nn.Embedding(dataset.classes, 8), nn.Linear(8, dataset.classes))
-    return Workload(module, lambda n: Windows(dataset.train, 32, n).draw(), loss, TextTask(dataset, 32, loss))
+    return Workload(module, lambda n: Windows(dataset.train, 4, n).draw(), loss, TextTask(dataset, 4, loss))
 """)
     for argv in (["measure", str(path), "--batch-sizes", "4"], ["train", "--model", str(path), "--out", str(tmp_path)]):
         assert main([*argv, "--device", "cpu", "--data", "digits"]) == 1
         error = capsys.readouterr().err
         assert "lines.py:11: the model is trained on text, but digits holds images: try --data python-docs" in error
         assert len(error.splitlines()) == 1
+    short = tmp_path / "short.txt"
+    short.write_text("of 16 characters")
+    assert main([*argv, "--device", "cpu", "--data", str(short), "--steps", "1", "--json"]) == 0
+    # Two characters at least would be needed to test with.
+    assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["test_loss"] is None
 
 
 @pytest.mark.parametrize("command", [["measure", "--batch-sizes", "2"], ["find-batch", "--memory", "8MiB"]])
