@@ -12,7 +12,6 @@ from gradcore import functional
 from gradcore._distributions import bernoulli, multinomial
 from gradcore.distributions import constraints
 from gradcore.distributions.distribution import Distribution, broadcast, filled, one_of, same_as
-from gradcore.engine.modes import no_grad
 from gradcore.functional.types import finfo
 from gradcore.nn.functional import binary_cross_entropy_with_logits
 
@@ -65,8 +64,7 @@ class Bernoulli(_OfChance):
     param_shape = same_as("probs.shape")
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Any:
-        with no_grad():
-            return bernoulli(self.probs.detach().expand(self._extended_shape(sample_shape)))
+        return bernoulli(self.probs.detach().expand(self._extended_shape(sample_shape)))
 
     def log_prob(self, value: Any) -> Any:
         self._dist_check_value(value)
@@ -114,9 +112,8 @@ class Categorical(Distribution):
     param_shape = same_as("probs.shape")
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Any:
-        with no_grad():
-            rows = self.probs.detach().reshape(-1, self.probs.shape[-1])
-            return multinomial(rows, math.prod(sample_shape), True).t().reshape(self._extended_shape(sample_shape))
+        rows = self.probs.detach().reshape(-1, self.probs.shape[-1])
+        return multinomial(rows, math.prod(sample_shape), True).t().reshape(self._extended_shape(sample_shape))
 
     def log_prob(self, value: Any) -> Any:
         self._dist_check_value(value)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from contextlib import suppress
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -84,8 +86,31 @@ def test_constraints_and_supports_are_pytorchs(name: str, torch: Any) -> None:
     assert found[0] == found[1]
 
 
+def said(kind: type) -> list[Any]:
+    """What a class says without an object."""
+    found: list[Any] = [(p.name, p.kind, p.default) for p in inspect.signature(kind).parameters.values()]
+    for path in ("support.is_discrete", "support.event_dim", "domain.is_discrete", "domain.event_dim", "codomain.is_discrete",
+                 "codomain.event_dim", "bijective", "sign", "has_rsample", "has_enumerate_support", "arg_constraints"):
+        with suppress(AttributeError, NotImplementedError):
+            value = attrgetter(path)(kind)
+            found.append((path, {k: repr(v) for k, v in value.items()} if isinstance(value, dict) else
+                          "a property" if isinstance(value, property) else value))
+    return found
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("module", ["distributions", "distributions.transforms"])
+def test_classes_say_what_pytorchs_say(module: str, torch: Any) -> None:
+    ours, theirs = attrgetter(module)(gradcore), attrgetter(module)(torch)
+    for name, kind in vars(ours).items():
+        # A transform has the real numbers unless it says otherwise.
+        if inspect.isclass(kind) and name != "Transform" and hasattr(theirs, name):
+            assert said(kind) == said(getattr(theirs, name)), name
+
+
 def test_the_default_can_be_set() -> None:
     distributions.Normal(0.0, -1.0)
+    assert distributions.Geometric(0.0).mean.item() == math.inf
     distributions.Distribution.set_default_validate_args(True)
     try:
         with raises(ValueError, "of distribution Normal(loc: 0.0, scale: -1.0) to satisfy"):
@@ -181,10 +206,12 @@ def test_what_cannot_be_says_so() -> None:
             (lambda: d.Geometric(two * 0, validate_args=True), ValueError, "to be positive but found invalid values"),
             (lambda: d.Poisson(-two).sample(), RuntimeError, "invalid Poisson rate, expected rate to be non-negative"),
             (lambda: d.Dirichlet(two.sum()), ValueError, "`concentration` parameter must be at least one-dimensional."),
+            (lambda: d.Categorical(logits=two.sum()), ValueError, "`logits` parameter must be at least one-dimensional."),
             (lambda: d.Binomial(3, two * 2).sample(), RuntimeError, "probabilities in [0, 1], but prob is from 2.0 to 2.0"),
             (lambda: d.Binomial(-two, two).sample(), RuntimeError, "finite counts from 0 on and"),
             (lambda: d.Binomial(two, two, two), ValueError, "Either `probs` or `logits`"),
-            (lambda: d.Binomial(gradcore.tensor([1, 2]), two).entropy(), NotImplementedError, "Inhomogeneous total count"),
+            (lambda: d.Binomial(gradcore.tensor([1, 2]), two).entropy(), NotImplementedError,
+             "Inhomogeneous total count not supported by `entropy`"),
             (lambda: d.OneHotCategorical(two.sum()), ValueError, "`probs` parameter must be at least one-dimensional"),
             (lambda: d.OneHotCategorical(two).rsample(), NotImplementedError, "OneHotCategorical has no rsample()"),
             (lambda: d.MixtureSameFamily(d.Normal(two, two), d.Normal(two, two)), ValueError, "needs to be an"),
