@@ -6,6 +6,7 @@ import gc
 import inspect
 import itertools
 import math
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 import gradcore
 from gradcore import distributions, functional
 from gradcore.distributions import kl
+from gradcore.errors import DataDependentShape
 from tests.conftest import raises
 
 P = [[0.1, 0.3, 0.6], [0.2, 0.5, 0.3]]
@@ -105,6 +107,19 @@ def test_they_say_what_pytorchs_say(name: str, expanded: bool, torch: Any) -> No
         both = [p.expand((4, *(2,) * (2 - len(p.batch_shape) - len(p.event_shape)), *p.batch_shape)) for p in both]
     for part in PARTS:
         same(*(asked(p, part, library, name) for p, library in zip(both, (gradcore, torch), strict=True)), part)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_shapes_are_known_on_meta(name: str) -> None:
+    real = created(gradcore, name)
+    there = KINDS[name][0](lambda v: gradcore.tensor(v, dtype=gradcore.float64, device="meta"), gradcore.distributions)
+    value = real.sample((2,))
+    for part in ("sample((3,))", "rsample()", "mean", "mode", "variance", "entropy()", "log_prob(value)", "cdf(value)",
+                 "icdf(value)", "enumerate_support()"):
+        with suppress(NotImplementedError, DataDependentShape):
+            found = eval(f"p.{part}", {"p": there, "value": value.to("meta")})
+            same = eval(f"p.{part}", {"p": real, "value": value})
+            assert (found.device, found.shape, found.dtype) == ("meta", same.shape, same.dtype), part
 
 
 @pytest.mark.oracle
