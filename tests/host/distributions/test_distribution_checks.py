@@ -10,6 +10,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
+import numpy as np
 import pytest
 
 import gradcore
@@ -63,7 +64,7 @@ def test_all_that_are_validated_check_their_values(maker: Any, method: str) -> N
             return partial(getattr(distributions, name), validate_args=True)
 
     p = maker(lambda v: gradcore.tensor(v, dtype=gradcore.float64, requires_grad=True), Validating())
-    value = p.sample()
+    value = p.sample((3,))
     assert not value.requires_grad
     with suppress(NotImplementedError):
         getattr(p, method)(value)
@@ -226,8 +227,11 @@ def test_what_cannot_be_says_so() -> None:
             (lambda: d.Independent(d.Bernoulli(two), 1).enumerate_support(), NotImplementedError, "cartesian product"),
             (lambda: d.Distribution().log_prob(two), NotImplementedError, "Distribution has no log_prob"),
             (lambda: d.Distribution.set_default_validate_args(2), ValueError, "expects a bool, but got 2"),
+            (lambda: d.Normal(np.ones(1), 1.0), TypeError, "parameters must be tensors or numbers, but got array([1.])"),
+            (lambda: d.Chi2(-two, validate_args=True), ValueError, "parameter df (Tensor of shape (2,)) of"),
             (lambda: d.LogNormal(0.0, -1.0, validate_args=True), ValueError, "parameter scale (Tensor of shape ()) of"),
             (lambda: d.HalfNormal(two, validate_args=True).log_prob(-two), ValueError, "within the support (GreaterThanEq")):
         with raises(kind, text):
             call()
     assert d.HalfNormal(1.0).log_prob(gradcore.tensor(-1.0)).item() == -math.inf
+    assert d.Normal(gradcore.ones(2, 1), 1.0, validate_args=True).log_prob(gradcore.ones(4, 1, 3)).shape == (4, 2, 3)
