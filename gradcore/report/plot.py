@@ -11,7 +11,7 @@ from gradcore.folds import summed
 from gradcore.grouping import alike
 from gradcore.reading import short_path
 from gradcore.report.timeline import COLORS, columns, stacking
-from gradcore.units import format_bytes
+from gradcore.units import count_of, format_bytes
 
 #: The most layers, ops or lines with a band of their own; the others share one.
 _BANDS = 9
@@ -46,12 +46,15 @@ def plot(records: Sequence[Record], by: str = "role", ax: Any = None) -> Any:
     bands = {name or "(root)": [c.sums.get(name, 0) for c in shown] for name in names if name in largest}
     rest = [c.allocated - sum(c.sums.get(name, 0) for name in largest) for c in shown]
     if any(rest):
-        bands["others"] = rest
+        # Not a layer's name: that of a layer may be "others".
+        bands[count_of(len(names) - len(largest), "other")] = rest
     colors = [COLORS[name] if by == "role" and name in COLORS else spare
                for name, spare in zip(bands, COLORS.values(), strict=False)]
     at = [c.position for c in shown]
     if bands:
         labels = [short_path(name) if by == "line" else name for name in bands]
+        # Of a label that begins with an underscore a legend says nothing.
+        labels = [f" {label}" if label.startswith("_") else label for label in labels]
         ax.stackplot(at, list(bands.values()), labels=labels, colors=colors, step="post", linewidth=0)
         ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), reverse=True, frameon=False)
     else:
