@@ -165,7 +165,7 @@ class RunWriter:
         if self._last is None:
             self._wanted.add(step)
         self._last = step, source
-        if self._peak is None or figures.allocated > self._highest:
+        if figures.allocated > self._highest:
             self._peak, self._highest = self._last, figures.allocated
             if self._highest * 8 >= self._highest_written * 9:
                 self._highest_written = self._highest

@@ -10,6 +10,7 @@ import pytest
 
 import gradcore
 from gradcore import _looks, _step
+from gradcore.report.growth import Trend
 from gradcore.utils.checkpoint import checkpoint
 
 
@@ -34,6 +35,26 @@ def test_a_state_that_is_detached_is_not_said_to_link_steps(form: str, monkeypat
     growth = step.report.growth
     assert growth is not None and "exp" in [g.op for g in growth.grown]
     assert [(c.op, c.reader) for c in growth.carried] == ([] if "detached" in form else [("sum", "mul")])
+
+
+def test_a_state_without_its_graph_is_no_cause_also_where_nobody_looks_for_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_step, "_ends", {})
+    w, state, kept = gradcore.ones(10, requires_grad=True), gradcore.ones(10), []
+    for _ in range(6):
+        with gradcore.step(device="cpu") as step:
+            state = (w * state).tanh().detach()
+            kept.append(state.exp())
+    step.names_holders = False
+    growth = step.report.growth
+    assert growth is not None and [g.op for g in growth.grown] == ["exp"] and growth.carried == ()
+
+
+def test_of_any_number_of_steps_only_the_last_few_are_kept() -> None:
+    trend = Trend[int]()
+    for k in range(1000):
+        trend.add(k, k)
+    assert trend.risen == list(range(975, 1000))
+    assert sum(len(kept) for kept in vars(trend).values() if type(kept) is deque) < 100
 
 
 def test_gradients_of_layers_in_turn_and_copies_of_a_model_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

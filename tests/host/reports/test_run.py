@@ -68,7 +68,9 @@ def test_a_loss_is_a_number_or_one_element(tmp_path: Path, recording: Recording)
     with RunWriter(tmp_path / "run.jsonl", {}) as run:
         for step, loss in enumerate(losses):
             run.add(StepFigures.of(step, loss, recording.report), SimpleNamespace(recording=recording))
-    assert [step.loss for step in load_run(tmp_path / "run.jsonl").steps] == [0.5] * 4
+    steps = load_run(tmp_path / "run.jsonl").steps
+    assert [step.loss for step in steps] == [0.5] * 4
+    assert {step.live for step in steps} == {recording.report.phases[-1].requested} != {0}
 
 
 def test_a_run_that_cannot_be_begun_leaves_no_file(tmp_path: Path) -> None:
@@ -262,13 +264,15 @@ def test_a_damaged_line_is_named(tmp_path: Path, line: Any, words: str) -> None:
     assert load_run(path) == Run({}, (StepFigures(*ROW),), {})  # type: ignore[arg-type]
     with raises(ValueError, "the file has no step's events"):
         load_run(path).find("peak")
+    with raises(ValueError, "the run ended before its first step"):
+        _ = Run({}, (), {}).peak_step
     path.write_text("".join(json.dumps(x) + "\n" for x in (HEADER, ROW, line)))
     with raises(ValueError, "run.jsonl, line 3", words):
         load_run(path)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", "NaN", "[" * 100_000, '{"kind": "recording"}', '{"version": 1}', "\x00",
-                                  '{"kind": "run", "version": 2}\n', '{"kind": "run", "version": 1}\n'])
+                                  '{"kind": "run", "version": 2}\n', '{"kind": "run", "version": 1, "about": {}}\n'])
 def test_what_is_no_run(tmp_path: Path, text: str) -> None:
     path = tmp_path / "run.jsonl"
     path.write_text(text)
