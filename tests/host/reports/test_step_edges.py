@@ -135,6 +135,12 @@ def test_each_forward_ends_where_a_backward_begins() -> None:
         (w * 2).sum().backward()
         ((w * w).sum() + (w * 3).sum()).backward()
     assert [p.phase for p in s.report.phases] == ["forward", "backward"] * 2 + ["step"]
+    # What runs in a backward before another one in it is no forward.
+    with gradcore.step() as s:
+        product = w * 2
+        product.register_hook(gradcore.enable_grad()(lambda _: (gradcore.ones(10, requires_grad=True) * 2).sum().backward()))
+        product.sum().backward()
+    assert [p.phase for p in s.report.phases] == ["forward", "backward", "backward", "step"]
 
 
 def test_a_step_of_another_device_is_no_phase_of_the_one_around_it() -> None:
