@@ -10,6 +10,7 @@ import pytest
 
 import gradcore
 from gradcore import folds
+from gradcore.devices.device import arrivals
 from gradcore.events import Alloc, Drop, Free, Keep, Launch, Mark, Retag, Site, Tag
 from tests.conftest import raises
 
@@ -175,3 +176,4 @@ def test_a_step_is_not_entered_again_before_its_end(level: str) -> None:
                 raise AssertionError("it has been entered")
             del kept
         assert step.report.peak.requested >= 4 * count and gradcore.device("cpu").ledger.log is None
+        assert arrivals == [], "a step that has ended would record a device that is used for the first time"
