@@ -10,6 +10,7 @@ from gradcore import functional
 from gradcore._random import rand, randn
 from gradcore.distributions import constraints
 from gradcore.distributions.distribution import Distribution, broadcast, filled, same_as
+from gradcore.functional.types import finfo
 
 _LOG_TWO_PI = math.log(2 * math.pi)
 
@@ -59,9 +60,10 @@ class Laplace(LocationScale):
     variance = property(lambda self: 2 * self.scale.square())
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
-        # In (-1/2, 1/2], since -1/2 would give log(0).
         u = 0.5 - self._dist_drawn(rand, self.loc, sample_shape)
-        return self.loc - self.scale * u.sign() * functional.log1p(-2 * u.abs().clamp(max=0.5 - 2.0 ** -25))
+        # Below 1 in any dtype, since 1 would give log(0).
+        away = (2 * u.abs()).clamp(max=1 - float(finfo(u.dtype).eps) / 2)
+        return self.loc - self.scale * u.sign() * functional.log1p(-away)
 
     def log_prob(self, value: Any) -> Any:
         self._dist_check_value(value)

@@ -97,6 +97,14 @@ def test_expanded_and_inverted_they_are_pytorchs(name: str, torch: Any) -> None:
         assert str(a.dtype) == str(b.dtype).removeprefix("torch.")
 
 
+@pytest.mark.parametrize("dtype", [gradcore.float16, gradcore.bfloat16])
+@pytest.mark.parametrize("kind", ["Normal", "Laplace", "Cauchy", "Gumbel"])
+def test_draws_of_few_bits_are_finite(kind: str, dtype: Any) -> None:
+    gradcore.manual_seed(0)
+    draws = getattr(distributions, kind)(*gradcore.tensor([0.0, 1.0], dtype=dtype)).sample((20_000,))
+    assert draws.dtype == dtype and draws.isfinite().all().item()
+
+
 def test_categories_come_as_often_as_they_are_likely() -> None:
     gradcore.manual_seed(0)
     p = distributions.Categorical(gradcore.tensor([[1.0, 3.0, 4.0], [2.0, 1.0, 1.0]]))
