@@ -234,4 +234,7 @@ def test_what_cannot_be_says_so() -> None:
         with raises(kind, text):
             call()
     assert d.HalfNormal(1.0).log_prob(gradcore.tensor(-1.0)).item() == -math.inf
+    of = [(d.Bernoulli(two), 0), (d.Bernoulli(two), 1), (d.Normal(two, two), 0)]
+    assert [d.Independent(base, n).has_enumerate_support for base, n in of] == [True, False, False]
+    assert d.Independent(*of[0]).enumerate_support().tolist() == [[0, 0], [1, 1]]
     assert d.Normal(gradcore.ones(2, 1), 1.0, validate_args=True).log_prob(gradcore.ones(4, 1, 3)).shape == (4, 2, 3)
