@@ -53,10 +53,9 @@ class MixtureSameFamily(Distribution):
         return constraints.MixtureSameFamilyConstraint(self._component_distribution.support)
 
     def _dist_weights(self) -> Any:
-        """The weights with dimensions of size 1 for those of an event, and for batch dimensions that they lack."""
-        weights, lead = self._mixture_distribution.probs, len(self._mixture_distribution.batch_shape)
-        lacking = 0 if lead == 1 else len(self._batch_shape) - lead
-        return weights.reshape(*weights.shape[:-1], *(1,) * lacking, weights.shape[-1], *(1,) * self._event_ndims)
+        """The weights with dimensions of size 1 for those of an event."""
+        weights = self._mixture_distribution.probs
+        return weights.reshape(*weights.shape, *(1,) * self._event_ndims)
 
     def _dist_beside(self, value: Any) -> Any:
         """Values with a dimension of size 1 where the components' is."""

@@ -97,6 +97,16 @@ def test_expanded_and_inverted_they_are_pytorchs(name: str, torch: Any) -> None:
         assert str(a.dtype) == str(b.dtype).removeprefix("torch.")
 
 
+@pytest.mark.parametrize("shape", [(), (2,), (2, 2), (1, 2)])
+def test_mixtures_of_a_batch_share_weights_by_the_rules_of_broadcasting(shape: tuple[int, ...]) -> None:
+    weights, means = gradcore.rand(*shape, 3), gradcore.arange(24.0).reshape(2, 2, 2, 3)
+    found = [distributions.MixtureSameFamily(distributions.Categorical(w), distributions.Normal(means, 1.0))
+             for w in (weights, weights.expand(2, 2, 2, 3))]
+    for part in ("mean", "variance"):
+        close(*(getattr(p, part) for p in found))
+    close(*(p.log_prob(gradcore.ones(2, 2, 2)) for p in found))
+
+
 @pytest.mark.parametrize("dtype", [gradcore.float16, gradcore.bfloat16])
 @pytest.mark.parametrize("kind", ["Normal", "Laplace", "Cauchy", "Gumbel"])
 def test_draws_of_few_bits_are_finite(kind: str, dtype: Any) -> None:
