@@ -31,6 +31,8 @@ KINDS: dict[str, tuple[Any, Any]] = {
     "composed": (lambda t, d: d.ComposeTransform([d.AffineTransform(1.0, t([2.0, -1.0, 3.0])), d.TanhTransform(),
                                                   d.AffineTransform(0.0, 2.0)]), ROOM),
     "composed with events": (lambda t, d: d.ComposeTransform([d.ExpTransform(), d.AffineTransform(0.0, 2.0, 1)]), ROOM),
+    "composed to events": (lambda t, d: d.ComposeTransform([d.TanhTransform(), d.StickBreakingTransform()]), WIDE),
+    "composed from events": (lambda t, d: d.ComposeTransform([d.ReshapeTransform((3,), (3, 1)), d.SigmoidTransform()]), ROOM),
     "nothing": (lambda t, d: d.ComposeTransform([]), ROOM),
     "independent": (lambda t, d: d.IndependentTransform(d.ExpTransform(), 1), ROOM),
     "reshape": (lambda t, d: d.ReshapeTransform((2, 3), (3, 2, 1)), [ROOM, ROOM]),
@@ -136,12 +138,21 @@ def test_an_inverse_is_no_cycle() -> None:
     assert gradcore.memory_allocated() == before
 
 
+def test_a_composition_takes_what_its_first_part_takes_and_gives_what_its_last_gives() -> None:
+    d = distributions
+    both = d.ComposeTransform([d.SigmoidTransform().inv, d.ExpTransform()])
+    assert both.domain is d.constraints.unit_interval and both.codomain is d.constraints.positive
+    assert both.inv.domain is d.constraints.positive and both.inv.codomain is d.constraints.unit_interval
+
+
 def test_equal_transforms_are_equal() -> None:
     d, two = distributions, gradcore.tensor([2.0, 3.0])
     assert d.ExpTransform() == d.ExpTransform() != d.TanhTransform()
     assert d.AffineTransform(0, two) == d.AffineTransform(0.0, two.clone()) != d.AffineTransform(0.0, two + 1)
     assert d.AffineTransform(0, 1) == d.AffineTransform(0.0, 1.0) and d.PowerTransform(2) == d.PowerTransform(2.0)
     assert d.ComposeTransform([d.ExpTransform()]).inv == d.ComposeTransform([d.ExpTransform().inv])
+    assert d.ComposeTransform([d.ExpTransform()]) != d.ComposeTransform([d.TanhTransform()]) != d.TanhTransform()
+    assert d.ExpTransform().inv == d.ExpTransform().inv != d.TanhTransform().inv != d.TanhTransform()
 
 
 @pytest.mark.oracle
@@ -195,6 +206,8 @@ def test_what_cannot_be_says_so() -> None:
             (lambda: d.IndependentTransform(d.ExpTransform(), 2)(two), ValueError, "Too few dimensions on input"),
             (lambda: d.StackTransform([d.ExpTransform()], 1)(two), AssertionError, "dim 1 out of range for tensor with 1"),
             (lambda: d.StackTransform([two]), AssertionError, "All elements of tseq must be Transform instances"),
+            (lambda: type("Own", (d.Transform,), {"__init__": lambda self: None, "_cache_size": 0})().with_cache(),
+             NotImplementedError, ".with_cache is not implemented"),
             (lambda: d.AbsTransform().log_abs_det_jacobian(two, two), NotImplementedError, ""),
             (lambda: d.TransformedDistribution(d.Normal(two, two), "exp"), ValueError, "must be a Transform or list"),
             (lambda: d.TransformedDistribution(d.Normal(two, two), ["exp"]), ValueError, "a list of Transforms"),
