@@ -15,7 +15,7 @@ from gradcore import distributions, nn
 from tests.conftest import raises
 
 ROOM = [[0.2, 0.5, 0.9], [0.1, 0.3, 0.7]]
-WIDE = [[-2.0, 0.3, 25.0], [0.7, -0.1, 3.0]]
+WIDE = [[-2.0, 0.3, 50.0], [0.7, -0.1, 3.0]]
 
 #: Functions that create a transform from a library's tensors and classes, and an input of it.
 KINDS: dict[str, tuple[Any, Any]] = {
@@ -105,9 +105,9 @@ def test_a_transformed_distribution_is_pytorchs(name: str, torch: Any) -> None:
     for library in (gradcore, torch):
         d = library.distributions
         base = d.Normal(library.tensor(ROOM, dtype=library.float64), library.tensor(0.5, dtype=library.float64))
-        p = d.TransformedDistribution(base, [made(library, name), d.AffineTransform(0.0, 2.0)])
+        p = d.TransformedDistribution(base, [d.AffineTransform(0.1, 1.0), made(library, name), d.AffineTransform(0.0, 2.0)])
         wide = p.expand((4, *p.batch_shape))
-        value = p.transforms[-1](p.transforms[0](library.tensor(ROOM, dtype=library.float64) * 1.1))
+        value = d.ComposeTransform(p.transforms)(library.tensor(ROOM, dtype=library.float64) * 1.1)
         parts = [p.log_prob(value), wide.log_prob(value), wide.rsample((2,)) * 0]
         if name in ("exp", "affine", "tanh", "affine of tensors"):
             parts += [p.cdf(value)]
