@@ -141,10 +141,11 @@ class Function:
             if id(a) in dirty:
                 check_recorded_write(cls.__name__, a, True)
         given = {id(a) for a in args}
-        outputs = [_seen_again(o) if id(o) in given and id(o) not in dirty and isinstance(o, Value) else o for o in outputs]
-        tensors = [o for o in outputs if isinstance(o, Value)]
-        plain = {id(t) for t in ctx._function_plain}
-        node = custom_node(cls.__name__, edges, tensors, ctx._function_to_save, _rule(cls, ctx, args, outputs), plain)
+        results = [_seen_again(o) if id(o) in given and id(o) not in dirty and isinstance(o, Value) else o for o in outputs]
+        tensors = [r for r in results if isinstance(r, Value)]
+        marked = {id(t) for t in ctx._function_plain}
+        plain = {id(r) for o, r in zip(outputs, results, strict=True) if id(o) in marked}
+        node = custom_node(cls.__name__, edges, tensors, ctx._function_to_save, _rule(cls, ctx, args, results), plain)
         ctx._function_node = ref(node)
         for k, o in enumerate(tensors):
             if o.spec.floating and id(o) not in plain:
@@ -152,7 +153,7 @@ class Function:
                 hand_on(before, o)
                 if id(o) in dirty and o.storage.views is not None:
                     rebase(o)
-        return outputs
+        return results
 
 
 def _seen_again(x: Any) -> Any:
@@ -194,8 +195,11 @@ def _rule(cls: type[Function], ctx: FunctionCtx, args: tuple[Any, ...], results:
 def _fitted(name: str, k: int, g: Any, given: Any) -> Any:
     """A returned gradient, summed to the shape of its input, of which ``given`` has spec and device. Raises TypeError,
     :class:`SpecError` or :class:`DeviceError` if that is impossible."""
-    if g is None or given is None:
+    if g is None:
         return None
+    if given is None:
+        raise RuntimeError(f"function {name}Backward returned a gradient different than None at position {k + 1}, but the "
+                           "corresponding forward input was not a Variable")
     spec, device = given
     if not isinstance(g, Value):
         raise TypeError(f"{name}Backward: expected Variable or None (got {type(g).__name__}) as gradient {k}")

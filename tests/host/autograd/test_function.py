@@ -36,15 +36,15 @@ def functions(t: Any) -> dict[str, Any]:
     class Both(Function):
         @staticmethod
         def forward(x: Any, y: Any) -> Any:
-            return x.exp(), x * y, (x * 0).detach()
+            return x.exp(), x * y, (x * 0).detach(), y
 
         @staticmethod
         def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
             ctx.save_for_backward(output[0], *inputs)
-            ctx.mark_non_differentiable(output[2])
+            ctx.mark_non_differentiable(*output[2:])
 
         @staticmethod
-        def backward(ctx: Any, g: Any, h: Any, unused: Any) -> Any:
+        def backward(ctx: Any, g: Any, h: Any, *unused: Any) -> Any:
             e, x, y = ctx.saved_tensors
             return g * e + h * y, h * x
 
@@ -115,8 +115,8 @@ def functions(t: Any) -> dict[str, Any]:
 
     def both() -> list[Any]:
         x, y = leaf(), leaf()
-        a, b, c = Both.apply(x, y)
-        assert not c.requires_grad
+        a, b, *others = Both.apply(x, y)
+        assert [o.requires_grad for o in others] == [False, False]
         (a * b).sum().backward()
         return [x.grad, y.grad]
 
@@ -174,8 +174,8 @@ class Twice(gradcore.autograd.Function):
     result: Any = None
 
     @staticmethod
-    def forward(ctx: Any, x: Any) -> Any:
-        return x * 2
+    def forward(ctx: Any, x: Any, factor: int) -> Any:
+        return x * factor
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
@@ -183,17 +183,18 @@ class Twice(gradcore.autograd.Function):
 
 
 @pytest.mark.parametrize(("result", "kind", "text"), [
-    (lambda g: (g, g), RuntimeError, "returned an incorrect number of gradients (expected 1, got 2)"),
-    (lambda g: 3, TypeError, "expected Variable or None (got int)"),
-    (lambda g: gradcore.ones(2), SpecError, "invalid gradient at index 0 - got [2] but expected shape compatible with [3]"),
-    (lambda g: g.to("meta"), DeviceError, "invalid gradient at index 0 - expected device cpu but got meta")])
+    (lambda g: (g, None, g), RuntimeError, "returned an incorrect number of gradients (expected 2, got 3)"),
+    (lambda g: (g, g), RuntimeError, "returned a gradient different than None at position 2"),
+    (lambda g: (3, None), TypeError, "expected Variable or None (got int)"),
+    (lambda g: (gradcore.ones(2), None), SpecError, "gradient at index 0 - got [2] but expected shape compatible with [3]"),
+    (lambda g: (g.to("meta"), None), DeviceError, "invalid gradient at index 0 - expected device cpu but got meta")])
 def test_what_backward_may_return(result: Any, kind: type[Exception], text: str) -> None:
     Twice.result = staticmethod(result)
     x = gradcore.ones(3, requires_grad=True)
     with raises(kind, text):
-        Twice.apply(x).sum().backward()
-    Twice.result = staticmethod(lambda g: g * 2)
-    Twice.apply(x).sum().backward()
+        Twice.apply(x, 2).sum().backward()
+    Twice.result = staticmethod(lambda g: (g * 2, None, None))
+    Twice.apply(x, 2).sum().backward()
     assert x.grad.tolist() == [2.0] * 3
 
 
