@@ -114,7 +114,10 @@ class finfo:
 
 def iinfo(dtype: Any) -> Any:
     """NumPy's limits of an integer dtype: ``max``, ``min``, ``bits``."""
-    return np.iinfo(np.dtype(dtype))
+    kind = np.dtype(dtype)
+    if kind.kind not in "iu":
+        raise TypeError(f"iinfo is of integers, but got {kind.name}; finfo is of floating-point types")
+    return np.iinfo(kind)
 
 
 TENSOR_METHODS = {fn.__name__: fn for fn in (is_complex, is_inference, is_nonzero, is_same_size, is_signed)}

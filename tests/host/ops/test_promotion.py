@@ -195,6 +195,9 @@ def test_limits() -> None:
     assert gradcore.iinfo(gradcore.uint8).max == 255 and gradcore.finfo(gradcore.bfloat16).bits == 16
     with raises(TypeError, "finfo is of floating-point types, but got int64"):
         gradcore.finfo(gradcore.int64)
+    for kind in (gradcore.float32, gradcore.bool):
+        with raises(TypeError, f"iinfo is of integers, but got {kind.name}"):
+            gradcore.iinfo(kind)
     with raises(TypeError, "only floating-point types are supported as the default type, but got int64"):
         gradcore.set_default_dtype(gradcore.int64)
 
