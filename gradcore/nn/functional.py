@@ -178,7 +178,7 @@ def cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, i
 
     A floating target of the input's shape holds class probabilities. ``weight`` is [C]. With ``reduction="mean"``, the sum is
     divided by that of the weights of targets that are not ``ignore_index``. Raises :class:`SpecError` for a smoothing outside
-    [0, 1] and for shapes that do not fit.
+    [0, 1], for shapes that do not fit, and for an ``ignore_index`` of 0 or more with probabilities.
     """
     check_reduction(reduction)
     label_smoothing = number("cross_entropy", "label_smoothing", label_smoothing)
@@ -186,6 +186,8 @@ def cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, i
         raise SpecError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
     _check_weight("cross_entropy", input.spec.shape, weight)
     if target.spec.floating and target.spec.shape == input.spec.shape:
+        if ignore_index >= 0:
+            raise SpecError("ignore_index is not supported for floating point target")
         return _soft_cross_entropy(input, target, weight, reduction, label_smoothing)
     _check_constant("cross_entropy", weight)
     if input.spec.ndim == 2 and not label_smoothing:
