@@ -9,7 +9,6 @@ import numpy as np
 
 from gradcore.engine.backward import run_backward
 from gradcore.engine.below import slot_of
-from gradcore.engine.modes import no_grad
 from gradcore.engine.value import Value
 from gradcore.functional import tensor
 
@@ -135,8 +134,7 @@ def _directions(size: int, fast: bool, rng: np.random.Generator) -> Array:
 
 
 def _flat(x: Any) -> Array:
-    with no_grad():
-        return np.asarray(x.detach().tolist(), dtype=np.float64).reshape(-1)
+    return np.asarray(x.detach().tolist(), dtype=np.float64).reshape(-1)
 
 
 def _numeric(func: Callable[..., Any], inputs: Sequence[Any], k: int, directions: Array, sizes: Sequence[int],
