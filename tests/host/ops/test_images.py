@@ -105,6 +105,14 @@ def test_pooling_by_a_window_as_large_as_a_plane(dilation: Any) -> None:
     compare(lambda t, x: t.nn.functional.max_pool2d(x, (4, 5), None, 0, dilation, True), (2, 3, 4, 5))
 
 
+def test_a_window_that_steps_over_the_image_has_no_slopes() -> None:
+    # PyTorch writes outside of the gradient.
+    x = gradcore.zeros(1, 2, 3, 2, requires_grad=True)
+    y = F.max_pool2d(x, (3, 2), 1, (0, 1), (1, 3))
+    y.sum().backward()
+    assert y.flatten().tolist() == [-np.inf, -np.inf] and not x.grad.any()
+
+
 @pytest.mark.oracle
 @pytest.mark.parametrize("size", [1, (2, 3), (None, 4), (None, None), 5, 9])
 def test_adaptive_pooling(size: Any) -> None:

@@ -110,7 +110,8 @@ def _whole_planes(x: Array, out: Array, index: Array) -> None:
 def max_pool2d_grad(dy: Array, index: Array, out: Array, workspace: Array, *, shape: Any, kernel: Pair, stride: Pair,
                     padding: Pair, dilation: Pair) -> None:
     rows, width = dy.shape[2:]
-    if kernel[0] * kernel[1] > 4:
+    # A dilated window in the padding may step over the whole image: then its index leads to none of its elements.
+    if kernel[0] * kernel[1] > 4 and not (any(padding) and max(dilation) > 1):
         _add_at_places(dy, index, out, kernel, stride, padding, dilation)
         return
     values, numbers = _pieces_of(workspace, dy, index)
