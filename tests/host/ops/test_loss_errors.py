@@ -26,6 +26,8 @@ NOT_FITTING = {
     "binary_cross_entropy(x, x, w)": (SpecError, "expected weight to broadcast to the input size [2, 3], but got [5, 2, 3]"),
     "binary_cross_entropy_with_logits(x, x, w)": (SpecError, "expected weight to broadcast to the input size [2, 3]"),
     "binary_cross_entropy_with_logits(x, x, pos_weight=w)": (SpecError, "expected pos_weight to broadcast to the input size"),
+    **{f"{name}(x, x, weight=v)": (ValueError, "Weights and input must have the same size.")
+       for name in ("l1_loss", "mse_loss", "huber_loss")},
     "soft_margin_loss(v, x[:, :2])": (SpecError, "expected target to broadcast to the input size [2], but got [2, 2]"),
     "cosine_embedding_loss(x, v.sum(), v)": (SpecError, "found inputs with sizes [2, 3] and []"),
     "triplet_margin_loss(x, v.sum(), x)": (SpecError, "same number of dimensions, but got sizes [2, 3], [] and [2, 3]"),

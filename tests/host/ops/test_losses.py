@@ -178,8 +178,9 @@ def test_errors_have_pytorchs_words() -> None:
             (lambda: F.gaussian_nll_loss(x, x, -1.0), ValueError, "var has negative entry/entries")):
         with raises(kind, text):
             call()
-    with pytest.warns(UserWarning, match="Using a target size"):
-        F.l1_loss(x, t[:1])
+    for loss in (F.l1_loss, F.mse_loss, F.smooth_l1_loss, F.huber_loss):
+        with pytest.warns(UserWarning, match="Using a target size"):
+            loss(x, t[:1])
 
 
 @pytest.mark.parametrize("size", [0.01, 30.0])
