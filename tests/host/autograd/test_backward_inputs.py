@@ -151,6 +151,18 @@ def test_only_requested_gradients_are_computed() -> None:
     assert "conv2d_input_grad" not in weight and "conv2d_weight_grad" in weight
 
 
+@pytest.mark.oracle
+def test_a_write_to_what_no_requested_gradient_reads_is_refused_too(torch: Any) -> None:
+    for t in (gradcore, torch):
+        w, v, _, _ = leaves(t)
+        a, b = w * 1, v * 1
+        y = (a * b).sum()
+        with t.no_grad():
+            b.mul_(2)
+        with raises(RuntimeError, "has been modified by an inplace operation"):
+            y.backward(inputs=[v])
+
+
 @pytest.mark.parametrize("kind", ["function", "layer_norm", "checkpoint"])
 def test_what_was_not_asked_for_sees_no_part_of_its_gradient(kind: str) -> None:
     """A rule that computes several gradients at once delivers those alone from which the input can be reached."""
