@@ -29,16 +29,12 @@ logical_and, logical_or = map(elementwise_function, (elementwise.logical_and, el
 logical_xor, logical_not = map(elementwise_function, (elementwise.logical_xor, elementwise.logical_not))
 isnan, isinf, isfinite = map(elementwise_function, (elementwise.isnan, elementwise.isinf, elementwise.isfinite))
 abs, floor, ceil = map(elementwise_function, (elementwise.abs, elementwise.floor, elementwise.ceil))
+sign, square = map(elementwise_function, (elementwise.sign, elementwise.square))
 exp, expm1, log = map(elementwise_function, (elementwise.exp, elementwise.expm1, elementwise.log))
 log1p, log2, log10 = map(elementwise_function, (elementwise.log1p, elementwise.log2, elementwise.log10))
 sqrt, rsqrt, reciprocal = map(elementwise_function, (elementwise.sqrt, elementwise.rsqrt, elementwise.reciprocal))
 sin, cos, tan = map(elementwise_function, (elementwise.sin, elementwise.cos, elementwise.tan))
 sinh, cosh, arctan, relu = map(elementwise_function, (elementwise.sinh, elementwise.cosh, elementwise.arctan, activation.relu))
-
-
-def sign(input: Tensor) -> Tensor:
-    """1, 0 or -1 for numbers above, at or below 0; bools unchanged."""
-    return movement.clone(input) if input.spec.dtype.kind == "b" else elementwise.sign(input)
 
 
 def tanh(input: Tensor) -> Tensor:
@@ -74,11 +70,6 @@ def sigmoid(input: Tensor) -> Tensor:
 def erf(input: Tensor) -> Tensor:
     """2 / sqrt(pi) times the integral of exp(-t^2) from 0 to ``input``; integers are converted to floats."""
     return activation.erf(movement.as_float(input))
-
-
-def square(input: Tensor) -> Tensor:
-    """input * input; bools are converted to int64."""
-    return elementwise.square(movement.cast(input, dtype=np.dtype(np.int64)) if input.spec.dtype.kind == "b" else input)
 
 
 def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:

@@ -140,7 +140,8 @@ def _square_spec(x: TensorSpec) -> TensorSpec:
 
 
 abs = op("abs", number("abs"), may_alias=("x",), x=spending(lambda g, x: g * sign(x)), doc="|x|.")
-sign = op("sign", like, may_alias=("x",), x=lambda g: zeros_of(g))
+sign = op("sign", like, may_alias=("x",), x=lambda g: zeros_of(g),
+          doc="1, 0 or -1 for numbers above, at or below 0; bools unchanged.")
 floor = op("floor", number("floor"), may_alias=("x",), x=lambda g: zeros_of(g),
            doc="The largest integer that is not above x, in the dtype of x.")
 ceil = op("ceil", number("ceil"), may_alias=("x",), x=lambda g: zeros_of(g),
@@ -158,7 +159,7 @@ log10 = op("log10", float_like, may_alias=("x",), x=lambda g, x: g / (x * math.l
            doc="The logarithm to the base 10: -inf at 0, NaN below.")
 sqrt = op("sqrt", float_like, may_alias=("x",), x=spending(lambda g, out: g / (out * 2)), doc="The square root, NaN below 0.")
 rsqrt = op("rsqrt", float_like, may_alias=("x",), x=lambda g, out: g * (out * out * out) * -0.5, doc="1 / sqrt(x).")
-square = op("square", _square_spec, may_alias=("x",), x=spending(lambda g, x: g * (x * 2)), doc="x^2.")
+square = op("square", _square_spec, may_alias=("x",), x=spending(lambda g, x: g * (x * 2)), doc="x^2; of bools in int64.")
 sin = op("sin", float_like, may_alias=("x",), x=lambda g, x: g * cos(x), doc="The sine of an angle in radians.")
 cos = op("cos", float_like, may_alias=("x",), x=lambda g, x: -g * sin(x), doc="The cosine of an angle in radians.")
 tan = op("tan", float_like, may_alias=("x",), x=lambda g, out: g * (out * out + 1), doc="The tangent of an angle in radians.")
