@@ -35,6 +35,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "in a kernel": (lambda: x().amax(1, None), "amax(): argument 'keepdim' (position 2) must be bool, not NoneType"),
     "a sequence": (lambda: gradcore.rot90(x(), 1, None), "'dims' (position 3) must be sequence of int, not NoneType"),
     "of tensors": (lambda: gradcore.hstack(None), "hstack(): argument 'tensors' (position 1) must be sequence of Tensor, not"),
+    "several lists": (lambda: gradcore.meshgrid([x()], [x()]), "meshgrid() expects tensors, but got [Tensor float32[2, 3]] of"),
     "one or more": (lambda: x().norm((1,)), "norm(): argument 'p' (position 1) must be float, str or None, not tuple: (1,)"),
     "a number for a tensor": (lambda: gradcore.float_power("a", x()), "(position 1) must be Tensor or float, not str: 'a'"),
     "items of a generator": (lambda: gradcore.hstack(k for k in range(3)), "hstack() expects tensors, but got 0 of type int"),
