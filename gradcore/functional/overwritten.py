@@ -7,6 +7,7 @@ from functools import wraps
 from typing import Any
 
 from gradcore.arguments import with_name
+from gradcore.engine.state import local
 from gradcore.engine.views import become, seen_alone
 from gradcore.ops import movement
 
@@ -20,8 +21,8 @@ def overwritten(function: Callable[..., Tensor], input: Tensor, *args: Any) -> T
     without ``inplace``. Otherwise they are written to, and backward keeps a copy of what was there before.
     Raises RuntimeError for a leaf that requires grad.
     """
-    # Of integers, the result may be floating.
-    if input.spec.floating and seen_alone(input):
+    # Of integers, the result may be floating. In no_grad mode it has no history, and the input keeps its own.
+    if input.spec.floating and (input.edge is None or local.state.grad) and seen_alone(input):
         return become(input, function(input, *args))
     kept = movement.clone(input) if input.requires_grad else input
     return movement.copy_(input, function(kept, *args))

@@ -81,6 +81,21 @@ def test_values_and_gradients_are_torchs(name: str, graph: str, holder: Callable
             assert a == b
 
 
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_a_result_overwritten_in_no_grad_mode_keeps_its_history(name: str, torch: Any) -> None:
+    found = []
+    for t in (gradcore, torch):
+        x = t.tensor([[1.0, -2.0, 3.0]], requires_grad=True)
+        y = x * 2
+        y.retain_grad()
+        with t.no_grad():
+            ACTIVATIONS[name](t.nn)(y)
+        (y * y).sum().backward()
+        found.append([y.tolist(), y.grad.tolist(), x.grad.tolist()])
+    np.testing.assert_allclose(*map(np.array, found), rtol=1e-5)
+
+
 def test_bytes_that_an_array_had_before_are_written_to() -> None:
     array = np.array([-1.0, 2.0], np.float32)
     nn.functional.relu_(gradcore.from_numpy(array))
