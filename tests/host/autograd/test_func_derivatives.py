@@ -176,6 +176,7 @@ MISTAKES: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
 @pytest.mark.parametrize("text", MISTAKES)
 def test_mistakes_have_pytorchs_words(text: str, torch: Any) -> None:
     kinds = []
