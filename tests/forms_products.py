@@ -92,24 +92,31 @@ form("linalg.solve:right", lambda t, a, b: t.linalg.solve(a, b, left=False), _ba
 _b32, _b3 = floats(3, 2), floats(2, 3, 2)
 
 
+def _steady(t: Any, a: Any) -> Any:
+    """A matrix with a large diagonal."""
+    return a + 3 * t.eye(3, dtype=a.dtype)
+
+
 def _triangle(t: Any, a: Any, half: dict[str, bool]) -> Any:
     """A factor of a positive definite matrix."""
-    a = a + 3 * t.eye(3, dtype=a.dtype)
+    a = _steady(t, a)
     return a.triu() if half["upper"] else a.tril()
 
 
 for _upper in (False, True):
     _half = {"upper": _upper}
     _way = "upper" if _upper else "lower"
-    form(f"linalg.solve_triangular:{_way}", lambda t, a, b, k=_half: t.linalg.solve_triangular(a, b, **k), _m, _b32, **LOOSE)
+    form(f"linalg.solve_triangular:{_way}", lambda t, a, b, k=_half: t.linalg.solve_triangular(_steady(t, a), b, **k), _m, _b32,
+         **LOOSE)
     # PyTorch's gradients are not 0 where the other triangle is not read, so a triangle is made first.
     form(f"cholesky_solve:{_way}", lambda t, a, b, k=_half: t.cholesky_solve(b, _triangle(t, a, k), **k), _m, _b32, **LOOSE)
     form(f"cholesky_solve:{_way} batch", lambda t, a, b, k=_half: b.cholesky_solve(_triangle(t, a, k), **k), _batch, _b3,
          **LOOSE)
     form(f"cholesky_inverse:{_way}", lambda t, a, k=_half: t.cholesky_inverse(_triangle(t, a, k), **k), _m, **LOOSE)
     form(f"cholesky_inverse:{_way} batch", lambda t, a, k=_half: _triangle(t, a, k).cholesky_inverse(**k), _batch, **LOOSE)
-    form(f"linalg.solve_triangular:{_way} right", lambda t, a, b, k=_half: t.linalg.solve_triangular(a, b, left=False, **k),
-         _batch, floats(1, 4, 3), **LOOSE)
+    form(f"linalg.solve_triangular:{_way} right",
+         lambda t, a, b, k=_half: t.linalg.solve_triangular(_steady(t, a), b, left=False, **k), _batch, floats(1, 4, 3),
+         **LOOSE)
     form(f"linalg.solve_triangular:{_way} with ones",
          lambda t, a, b, k=_half: t.linalg.solve_triangular(a, b, unitriangular=True, **k), _m, _b3, **LOOSE)
 form("linalg.det", lambda t, a: t.linalg.det(a), _batch, **LOOSE)

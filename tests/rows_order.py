@@ -167,7 +167,7 @@ ROWS += [Row("ranked", f"{k} {'down' if down else 'up'}", (a,),
              smooth=k not in ("ties", "special") and "of many" not in k)
          for down in (False, True) for k, a, dim, start, length in (
              ("whole", floats(2, 5), 1, 0, 5), ("first", floats(5, 2), 0, 0, 5), ("few", floats(3, 7), 1, 0, 2),
-             ("none", floats(3, 0), 1, 0, 0),
+             ("nothing", floats(3, 0), 1, 0, 0),
              ("middle one", floats(2, 5, 2), 1, 2, 1), ("transposed", floats(2, 5, layout="transposed"), 1, 1, 3),
              ("ties", floats(7, given=(1, 0, 1, 0, 2, 1, 0)), 0, 0, 7), ("ints", ints(2, 9, low=-5), 1, 0, 9),
              ("bools", bools(6), 0, 0, 6), ("special", floats(5, given=(math.nan, 1, -math.inf, math.inf, 0)), 0, 0, 5),
