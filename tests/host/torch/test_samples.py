@@ -32,7 +32,6 @@ KNOWN = {
     "as_strided": ("elements that overlap have no gradient: x.unfold has", "float32 float64"),
     "as_strided.partial_views": ("a view does not reach beyond itself", "float32 int64 bool float64"),
     "gather": ("an empty index has the input's number of dimensions", "float32 int64 bool float64"),
-    "index_add": ("alpha is a number, which bools have no use for", "bool"),
     "linalg.lstsq": ("one driver for all, that of matrices of any rank", "float32 float64"),
     "linalg.lstsq.grad_oriented": ("one driver for all, that of matrices of any rank", "float32 float64"),
     "linalg.matrix_rank": ("tolerances are numbers", "float32 float64"),
