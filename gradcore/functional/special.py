@@ -139,8 +139,8 @@ def ndtri(input: Tensor) -> Tensor:
     upper, edge = elementwise.gt(p, 0.5), math.exp(-2)
     share = elementwise.where(upper, 1 - p, p)
     tail = elementwise.logical_and(elementwise.gt(share, 0), elementwise.lt(share, edge))
-    # 2p - 1 would have lost small p. Of what is below -1 the inverse is NaN, and so is its slope.
-    inside = elementwise.where(elementwise.lt(share, 0), share - 1, elementwise.where(tail, 0.5, p))
+    # 2p - 1 would have lost small p.
+    inside = elementwise.where(elementwise.lt(share, 0), math.nan, elementwise.where(tail, 0.5, p))
     middle = _special.erfinv(2 * inside - 1) * _ROOT_TWO
     least = float(np.finfo(p.spec.dtype).smallest_subnormal)
     z = elementwise.sqrt(-2 * elementwise.log(elementwise.clamp(share, least, edge)))
