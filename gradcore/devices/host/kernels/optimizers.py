@@ -47,8 +47,8 @@ def _each(workspace: Array, temporaries: int, decay: float, shrink: float, maxim
 def sgd_(params: Arrays, grads: Arrays, moments: Arrays, lr: Any, momentum: Any, workspace: Array, *,
          dampening: float, weight_decay: float, nesterov: bool, maximize: bool, first: bool) -> None:
     temporaries = 2 if maximize or weight_decay or nesterov else 1
-    if moments and temporaries == 1 and not first and not dampening:
-        _plain_momentum(params, grads, moments, lr, momentum, workspace)
+    if temporaries == 1 and not (moments and (first or dampening)):
+        _plain_sgd(params, grads, moments, lr, momentum, workspace)
         return
     for p, d, *rest, tmp, t in _each(workspace, temporaries, weight_decay, 1.0, maximize, params, grads, moments):
         if moments:
@@ -71,15 +71,17 @@ def sgd_(params: Arrays, grads: Arrays, moments: Arrays, lr: Any, momentum: Any,
         np.subtract(p, tmp, p)
 
 
-def _plain_momentum(params: Arrays, grads: Arrays, moments: Arrays, lr: float, momentum: float, workspace: Array) -> None:
-    """The usual case of SGD with momentum, separate because each line of Python counts for small networks."""
+def _plain_sgd(params: Arrays, grads: Arrays, moments: Arrays, lr: Any, momentum: Any, workspace: Array) -> None:
+    """The usual cases, without momentum and with, separate because each line of Python counts for small networks."""
     multiply, room = np.multiply, workspace.view(params[0].dtype)
-    for param, grad, moment in zip(params, grads, moments, strict=True):
-        for p, d, m in ((param, grad, moment),) if param.size <= PIECE else pieces(param, grad, moment):
-            multiply(m, momentum, m)
-            np.add(m, d, m)
+    # Without momentum the gradient is the direction.
+    for param, grad, direction in zip(params, grads, moments or grads, strict=True):
+        for p, g, d in ((param, grad, direction),) if param.size <= PIECE else pieces(param, grad, direction):
+            if moments:
+                multiply(d, momentum, d)
+                np.add(d, g, d)
             step = room[:p.size].reshape(p.shape)
-            multiply(m, lr, step)
+            multiply(d, lr, step)
             np.subtract(p, step, p)
 
 
