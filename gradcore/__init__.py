@@ -33,8 +33,8 @@ from gradcore._tensor import Tensor
 from gradcore.functional import (
     arange, as_strided, as_tensor, asarray, broadcast_tensors, broadcast_to, cat, cdist, chunk, clone, empty, empty_like, eye,
     flatten, from_numpy, full, full_like, get_default_dtype, index_select, linspace, logspace, narrow, ones, ones_like, permute,
-    range, reshape, scalar_tensor, select, set_default_dtype, split, squeeze, stack, t, take_along_dim, tensor, transpose, tril,
-    triu, unbind, unflatten, unsqueeze, zeros, zeros_like)
+    range, reshape, scalar_tensor, select, set_default_dtype, split, squeeze, stack, t, take_along_dim, tensor, transpose,
+    unbind, unflatten, unsqueeze, zeros, zeros_like)
 from gradcore.functional.arranging import *
 from gradcore.functional.composed import *
 from gradcore.functional.estimates import *

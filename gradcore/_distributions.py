@@ -32,14 +32,14 @@ def _integers(low: int, high: int, shape: Sequence[int], device: Any, generator:
     """Integers of [low, high) as float64. Raises RuntimeError for an empty range or one wider than 2^53."""
     if not (isinstance(low, (int, np.integer)) and isinstance(high, (int, np.integer))) or low >= high or high - low > _EXACT:
         raise RuntimeError(f"random_ expects 'from' to be less than 'to', by 2^53 at most, but got from={low} >= to={high}")
-    u = rand(*shape, generator=generator, dtype=np.float64, device=device)
+    u = rand(shape, generator=generator, dtype=np.float64, device=device)
     # The product may round up to high - low, which is outside the range.
     return functional.clamp(functional.floor(u * float(high - low)), max=float(high - low - 1)) + float(low)
 
 
 def _uniform_like(x: Tensor, generator: Generator | None) -> Tensor:
     """Uniform numbers of [0, 1) in float64, one for each element."""
-    return rand(*x.spec.shape, generator=generator, dtype=np.float64, device=x.device)
+    return rand(x.spec.shape, generator=generator, dtype=np.float64, device=x.device)
 
 
 def _check_range(low: int, high: int, dtype: Any) -> None:
@@ -192,7 +192,7 @@ def normal(mean: Any = 0.0, std: Any = 1.0, size: Sequence[int] | None = None, *
     shape = tuple(size) if size is not None else broadcast_shapes(*(x.spec.shape for x in tensors))
     with modes.no_grad():
         like = {"dtype": tensors[0].dtype, "device": tensors[0].device} if tensors else {"dtype": dtype, "device": device}
-        result = randn(*shape, generator=generator, **like) * std + mean
+        result = randn(shape, generator=generator, **like) * std + mean
     result.requires_grad = requires_grad
     return result
 
@@ -262,7 +262,7 @@ def gumbel_softmax(logits: Tensor, tau: float = 1.0, hard: bool = False, eps: fl
     arXiv:1611.00712. ``eps`` is accepted as in PyTorch, and ignored.
     """
     with modes.no_grad():
-        u = rand(*logits.spec.shape, dtype=logits.dtype, device=logits.device)
+        u = rand(logits.spec.shape, dtype=logits.dtype, device=logits.device)
         noise = -functional.log(-functional.log(functional.clamp(u, min=math.exp(-80))))
     soft = functional.softmax((logits + noise) / tau, dim)
     if not hard:

@@ -275,13 +275,13 @@ def _draw(op: Any, low: float, high: float, shape: tuple[int, ...], dtype: Any, 
 def rand(*size: Any, generator: Generator | None = None, dtype: Any = None, device: Any = None,
          requires_grad: bool = False) -> Tensor:
     """A tensor of shape ``size``, uniform in [0, 1), of the default dtype unless given."""
-    return _draw(random.uniform, 0, 1, functional.size_of(size), dtype, device, generator, requires_grad)
+    return _draw(random.uniform, 0, 1, functional.size_of("rand", size), dtype, device, generator, requires_grad)
 
 
 def randn(*size: Any, generator: Generator | None = None, dtype: Any = None, device: Any = None,
           requires_grad: bool = False) -> Tensor:
     """A tensor of shape ``size``, normal with mean 0 and standard deviation 1, of the default dtype unless given."""
-    return _draw(random.normal, 0, 1, functional.size_of(size), dtype, device, generator, requires_grad)
+    return _draw(random.normal, 0, 1, functional.size_of("randn", size), dtype, device, generator, requires_grad)
 
 
 def rand_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:

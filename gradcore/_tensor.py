@@ -48,7 +48,7 @@ class Tensor(Operators, Conversions, Gradients):
     @property
     def shape(self) -> Size:
         """The sizes of the dimensions."""
-        return Size(self.spec.shape)
+        return tuple.__new__(Size, self.spec.shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:

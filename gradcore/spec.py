@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,14 @@ FOLDED = 16 * PIECE
 
 
 class Size(tuple[int, ...]):
-    """A shape: a tuple of ints with :meth:`numel`."""
+    """A shape: a tuple of ints with :meth:`numel`. Raises TypeError for an item that is no int, nor counts as one."""
+
+    def __new__(cls, sizes: Iterable[Any] = ()) -> Size:
+        found = tuple(sizes)
+        for k, n in enumerate(found):
+            if not hasattr(n, "__index__"):
+                raise TypeError(f"Size() takes an iterable of 'int' (item {k} is '{type(n).__name__}')")
+        return super().__new__(cls, map(operator.index, found))
 
     def numel(self) -> int:
         """The number of elements, the product of the sizes."""

@@ -64,7 +64,7 @@ class Poisson(Distribution):
     mode = property(lambda self: functional.floor(self.rate))
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Any:
-        return poisson(self.rate.detach().expand(*self._extended_shape(sample_shape)))
+        return poisson(self.rate.detach().expand(self._extended_shape(sample_shape)))
 
     def log_prob(self, value: Any) -> Any:
         self._dist_check_value(value)
@@ -135,7 +135,7 @@ class Binomial(_OfTrials):
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Any:
         shape = self._extended_shape(sample_shape)
-        return binomial(self.total_count.detach().expand(*shape), self.probs.detach().expand(*shape))
+        return binomial(self.total_count.detach().expand(shape), self.probs.detach().expand(shape))
 
     def log_prob(self, value: Any) -> Any:
         self._dist_check_value(value)

@@ -19,7 +19,7 @@ from gradcore.nn.functional import one_hot
 
 
 def _drawn(concentration: Any, shape: Sequence[int]) -> Any:
-    return standard_gamma(concentration.expand(*shape))
+    return standard_gamma(concentration.expand(shape))
 
 
 def _above(x: Any, least: float) -> Any:

@@ -55,7 +55,7 @@ class MixtureSameFamily(Distribution):
     def _dist_weights(self) -> Any:
         """The weights with dimensions of size 1 for those of an event."""
         weights = self._mixture_distribution.probs
-        return weights.reshape(*weights.shape, *(1,) * self._event_ndims)
+        return weights.reshape((*weights.shape, *(1,) * self._event_ndims))
 
     def _dist_beside(self, value: Any) -> Any:
         """Values with a dimension of size 1 where the components' is."""

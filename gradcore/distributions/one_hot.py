@@ -66,12 +66,15 @@ class OneHotCategorical(_OfCategories):
 class Multinomial(_OfCategories):
     """How many of ``total_count`` draws are of each category, by ``probs``, normalized to a sum of 1, or softmax(``logits``).
 
-    Raises NotImplementedError for a ``total_count`` that is no int, ValueError for parameters without a dimension.
+    Raises NotImplementedError for a ``total_count`` that is no int, ValueError for a negative one, and for
+    parameters without a dimension.
     """
 
     def __init__(self, total_count: int = 1, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         if not isinstance(total_count, int):
             raise NotImplementedError("inhomogeneous total_count is not supported")
+        if total_count < 0:
+            raise ValueError(f"Multinomial: expected total_count to be at least 0, but got {total_count}")
         self.total_count = total_count
         super().__init__(probs, logits, validate_args)
 
@@ -84,7 +87,7 @@ class Multinomial(_OfCategories):
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Any:
         drawn = self._categorical.sample((self.total_count, *sample_shape)).movedim(0, -1)
-        counts = drawn.new_zeros(*drawn.shape[:-1], *self._event_shape)
+        counts = drawn.new_zeros((*drawn.shape[:-1], *self._event_shape))
         return counts.scatter_add(-1, drawn, functional.ones_like(drawn)).to(self.probs.dtype)
 
     def log_prob(self, value: Any) -> Any:

@@ -285,10 +285,10 @@ class ReshapeTransform(Transform):
         return ReshapeTransform(self.in_shape, self.out_shape, cache_size)
 
     def _call(self, x: Any) -> Any:
-        return x.reshape(*x.shape[:x.dim() - len(self.in_shape)], *self.out_shape)
+        return x.reshape((*x.shape[:x.dim() - len(self.in_shape)], *self.out_shape))
 
     def _inverse(self, y: Any) -> Any:
-        return y.reshape(*y.shape[:y.dim() - len(self.out_shape)], *self.in_shape)
+        return y.reshape((*y.shape[:y.dim() - len(self.out_shape)], *self.in_shape))
 
     def log_abs_det_jacobian(self, x: Any, y: Any) -> Any:
         return functional.zeros(x.shape[:x.dim() - len(self.in_shape)], dtype=x.dtype, device=x.device)

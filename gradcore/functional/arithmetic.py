@@ -10,7 +10,7 @@ from gradcore.arguments import into, with_name
 from gradcore.dtypes import is_floating
 from gradcore.engine.value import Value
 from gradcore.functional.creation import tensor
-from gradcore.functional.types import result_type
+from gradcore.functional.types import fitted, result_type
 from gradcore.ops import creation, elementwise, movement, pointwise
 from gradcore.ops.op import Op
 
@@ -34,20 +34,24 @@ def elementwise_function(op: Op, name: str = "") -> Any:
     return with_name(function, name, op.__doc__ or "")
 
 
-def scaled(input: Any, other: Any, alpha: Any) -> Any:
-    """alpha * other, in the dtype of the result with ``input``.
+def factor(name: str, value: Any, dtype: np.dtype[Any]) -> Any:
+    """The argument ``name``, which multiplies a tensor, beside a result of a dtype.
 
-    Raises RuntimeError for a non-integer ``alpha`` if both operands are integers.
+    Raises RuntimeError for a float or a number out of range beside integers, and for a bool beside anything but bools.
     """
+    if isinstance(value, (float, np.floating)) and not is_floating(dtype):
+        raise RuntimeError(f"For integral input tensors, argument {name} must not be a floating point number: got {value}")
+    if isinstance(value, bool) and dtype.kind != "b":
+        raise RuntimeError(f"Boolean {name} only supported for Boolean results: got {value} for a result of {dtype.name}")
+    return fitted(value, dtype)
+
+
+def scaled(input: Any, other: Any, alpha: Any) -> Any:
+    """alpha * other, in the dtype of the result with ``input``; see :func:`factor`."""
     dtype = result_type(input, other)
-    if isinstance(alpha, (float, np.floating)) and not is_floating(dtype):
-        raise RuntimeError(f"For integral input tensors, argument alpha must not be a floating point number: got {alpha}")
-    if dtype.kind == "b":
-        alpha = bool(alpha)
-        if not isinstance(other, Value):
-            return other and alpha
-    elif isinstance(alpha, bool):
-        raise RuntimeError(f"Boolean alpha only supported for Boolean results: got {alpha} for a result of {dtype.name}")
+    alpha = factor("alpha", alpha, dtype)
+    if dtype.kind == "b" and not isinstance(other, Value):
+        return other and alpha
     if alpha == 1:
         return other
     if not isinstance(other, Value):

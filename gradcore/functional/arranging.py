@@ -11,6 +11,7 @@ import numpy as np
 
 from gradcore.engine.owners import upload
 from gradcore.errors import DimError, SpecError
+from gradcore.functional import matrices
 from gradcore.functional import shape as sh
 from gradcore.ops import arrangement, creation, movement, placing, scan
 
@@ -35,7 +36,7 @@ def _dims(x: Tensor, dims: Ints | None) -> tuple[int, ...]:
 
 def flip(input: Tensor, *dims: Any) -> Tensor:
     """A copy with the elements in reverse order along ``dims``, given as a sequence or as separate ints."""
-    places = _dims(input, sh.size_of(dims))
+    places = _dims(input, sh.size_of("flip", dims))
     return arrangement.flip(input, dims=places if input.spec.ndim else ())
 
 
@@ -101,7 +102,7 @@ def repeat(input: Tensor, *repeats: Any) -> Tensor:
 
     Raises :class:`SpecError` for fewer numbers than dimensions.
     """
-    counts = sh.size_of(repeats)
+    counts = sh.size_of("repeat", repeats)
     lead = len(counts) - input.spec.ndim
     if lead < 0:
         raise SpecError("Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor: got "
@@ -117,7 +118,7 @@ def repeat(input: Tensor, *repeats: Any) -> Tensor:
 
 def tile(input: Tensor, *dims: Any) -> Tensor:
     """:func:`repeat`, with 1 for the leading dimensions that ``dims`` leaves out."""
-    counts = sh.size_of(dims)
+    counts = sh.size_of("tile", dims)
     return repeat(input, (1,) * (input.spec.ndim - len(counts)) + counts)
 
 
@@ -318,12 +319,12 @@ def split_with_sizes(input: Tensor, split_sizes: Sequence[int], dim: int = 0) ->
 
 def tril_(input: Tensor, diagonal: int = 0) -> Tensor:
     """``tril`` in place; returns the tensor."""
-    return movement.copy_(input, sh.tril(input, diagonal))
+    return movement.copy_(input, matrices.tril(input, diagonal))
 
 
 def triu_(input: Tensor, diagonal: int = 0) -> Tensor:
     """``triu`` in place; returns the tensor."""
-    return movement.copy_(input, sh.triu(input, diagonal))
+    return movement.copy_(input, matrices.triu(input, diagonal))
 
 
 concat = concatenate = sh.cat

@@ -18,6 +18,7 @@ from gradcore.engine.state import local
 from gradcore.engine.value import Value
 from gradcore.errors import SpecError
 from gradcore.functional.shape import plain, size_of
+from gradcore.functional.types import fitted
 from gradcore.ops import creation, elementwise, movement
 
 Tensor = Any
@@ -43,13 +44,8 @@ def _check_range(values: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> None:
     """Raises RuntimeError for Python numbers out of an integer dtype's range; negative integers may wrap in unsigned dtypes."""
     if dtype.kind not in "iu" or not values.size:
         return
-    low, high = values.min().item(), values.max().item()
-    most, least = int(np.iinfo(dtype).max), int(np.iinfo(dtype).min)
-    if values.dtype.kind != "f":
-        least = least or -most
-    # Both comparisons are False for NaN.
-    if not (low >= least and high <= most):
-        raise RuntimeError(f"value cannot be converted to type {dtype.name} without overflow: {high if high > most else low}")
+    for end in (values.max().item(), values.min().item()):
+        fitted(end, dtype)
 
 
 def _has_doubles(data: Any) -> bool:
@@ -155,7 +151,7 @@ def full(size: Sequence[int], fill_value: Any, *, dtype: Any = None, device: Any
     if dtype is None:
         dtype = np.bool_ if isinstance(fill_value, bool) else np.int64 if isinstance(fill_value, (int, np.integer)) else \
             get_default_dtype()
-    result = creation.full(fill_value, shape=size_of((size,) if isinstance(size, int) else tuple(size)),
+    result = creation.full(fill_value, shape=size_of("full", (size if isinstance(size, int) else tuple(size),)),
                            dtype=np.dtype(dtype), device=device)
     result.requires_grad = requires_grad
     return result
@@ -163,17 +159,17 @@ def full(size: Sequence[int], fill_value: Any, *, dtype: Any = None, device: Any
 
 def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor of zeros, of the default dtype unless ``dtype`` is given."""
-    return full(size_of(size), 0, dtype=dtype or get_default_dtype(), device=device, requires_grad=requires_grad)
+    return full(size_of("zeros", size), 0, dtype=dtype or get_default_dtype(), device=device, requires_grad=requires_grad)
 
 
 def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor of ones, of the default dtype unless ``dtype`` is given."""
-    return full(size_of(size), 1, dtype=dtype or get_default_dtype(), device=device, requires_grad=requires_grad)
+    return full(size_of("ones", size), 1, dtype=dtype or get_default_dtype(), device=device, requires_grad=requires_grad)
 
 
 def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """An uninitialized tensor."""
-    result = creation.empty(shape=size_of(size), dtype=np.dtype(dtype or get_default_dtype()), device=device)
+    result = creation.empty(shape=size_of("empty", size), dtype=np.dtype(dtype or get_default_dtype()), device=device)
     result.requires_grad = requires_grad
     return result
 

@@ -38,7 +38,7 @@ def _channels(name: str, input: Tensor, p: float, training: bool, dims: int, inp
         return input
     if inplace:
         return overwritten(lambda x: _channels(name, x, p, True, dims, False), input)
-    kept = ones(*shape[:len(shape) - dims], *[1] * dims, dtype=input.spec.dtype, device=input.storage.device)
+    kept = ones((*shape[:len(shape) - dims], *[1] * dims), dtype=input.spec.dtype, device=input.storage.device)
     state = default_generator(input.storage.device).snapshot(kept.spec.numel)
     return input * random.dropout(kept, state, p)
 
@@ -109,6 +109,6 @@ def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: b
         raise SpecError(f"rrelu: Lower bound should be less than or equal to the upper bound, but got {lower} and {upper}")
     slope: Any = (lower + upper) / 2
     if training:
-        drawn = rand(*input.spec.shape, dtype=input.spec.dtype, device=input.storage.device)
+        drawn = rand(input.spec.shape, dtype=input.spec.dtype, device=input.storage.device)
         slope = drawn * (upper - lower) + lower
     return elementwise.where(elementwise.gt(input, 0), input, input * slope)

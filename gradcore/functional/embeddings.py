@@ -125,7 +125,7 @@ def embedding_bag(input: Tensor, weight: Tensor, offsets: Tensor | None = None, 
     if mode == "sum":
         return total
     # Counted as integers: those of 16-bit floats end at 256 or 2048.
-    sizes = added(counts if counts is not None else ones(*input.spec.shape, dtype=np.int64, device=input.device))
+    sizes = added(counts if counts is not None else ones(input.spec.shape, dtype=np.int64, device=input.device))
     return total / movement.reshape(_at_least_one(movement.cast(sizes, dtype=dtype)), (-1, 1))
 
 

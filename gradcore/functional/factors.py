@@ -10,6 +10,7 @@ from gradcore.engine.autocast import resumed
 from gradcore.errors import SpecError
 from gradcore.functional import mathematics as m
 from gradcore.functional import shape as sh
+from gradcore.functional.matrices import tril, triu
 from gradcore.ops import creation, elementwise, factors, movement
 from gradcore.ops.decompositions import need_square
 
@@ -126,10 +127,10 @@ def _tolerances(A: Tensor, atol: float | None, rtol: float | None) -> tuple[floa
 def _symmetric(name: str, A: Tensor) -> Tensor:
     """The matrices whose lower triangles are those of A, with the gradient of all of A, as the gradient of eigh has."""
     need_square(name, A.spec)
-    found = sh.tril(A) + sh.transpose(sh.tril(A.detach(), -1), -2, -1)
+    found = tril(A) + sh.transpose(tril(A.detach(), -1), -2, -1)
     if not A.requires_grad:
         return found
-    above = sh.triu(A, 1)
+    above = triu(A, 1)
     # 0, unless what is not read is no number.
     nothing = above - above.detach()
     return found + elementwise.where(elementwise.eq(nothing.detach(), 0), nothing, 0.0)

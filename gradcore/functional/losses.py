@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from gradcore.arguments import warn
-from gradcore.dtypes import promote
+from gradcore.dtypes import join, promote
 from gradcore.engine.modes import no_grad
 from gradcore.engine.operands import number, real
 from gradcore.engine.value import Value
@@ -83,11 +83,20 @@ def warn_of_sizes(input: Tensor, target: Tensor) -> bool:
 # -- distances from a value --------------------------------------------------------------------------------------------
 
 
+def _expanded_alike(input: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Input and target where the first step is to expand both: a float of no dimensions counts as much as one of several."""
+    x, y = input.spec, target.spec
+    if bool(x.shape) is bool(y.shape) or not (x.floating and y.floating):
+        return input, target
+    dtype = join(x.dtype, y.dtype)
+    return movement.cast_to(input, x.like(dtype)), movement.cast_to(target, y.like(dtype))
+
+
 def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean", weight: Tensor | None = None) -> Tensor:
     """|input - target|: mean, sum or elementwise. With ``weight``, of the input's shape, a weighted sum or mean."""
     check_reduction(reduction)
     warn_of_sizes(input, target)
-    loss = elementwise.abs(elementwise.sub(input, target))
+    loss = elementwise.abs(elementwise.sub(*_expanded_alike(input, target)))
     return reduced(loss, reduction) if weight is None else weighted(loss, input, weight, reduction)
 
 
@@ -123,7 +132,7 @@ def smooth_l1_loss(input: Tensor, target: Tensor, reduction: str = "mean", beta:
     if beta == 0:
         return l1_loss(input, target, reduction)
     warn_of_sizes(input, target)
-    return reduced(losses.huber(_gap(input, target), beta), reduction) * (1.0 / beta)
+    return reduced(losses.huber(_gap(*_expanded_alike(input, target)), beta), reduction) * (1.0 / beta)
 
 
 def gaussian_nll_loss(input: Tensor, target: Tensor, var: Any, full: bool = False, eps: float = 1e-6,

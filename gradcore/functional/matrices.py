@@ -1,4 +1,4 @@
-"""Diagonals of matrices, read, written and made into matrices; triangles' indices; block-diagonal and Vandermonde matrices."""
+"""Diagonals of matrices, read, written and made into matrices; triangles and their indices; block-diagonal matrices."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from gradcore.devices.device import device_of_new
 from gradcore.dtypes import default_float, promote
 from gradcore.engine.owners import upload
+from gradcore.engine.value import Value
 from gradcore.errors import DimError, SpecError
 from gradcore.functional import shape as sh
 from gradcore.functional.padding import pad
@@ -19,8 +20,27 @@ from gradcore.spec import contiguous_strides, normalize_dim
 Tensor = Any
 
 
+def tril(input: Tensor, diagonal: int = 0) -> Tensor:
+    """The lower triangle of the last two dimensions, with zeros above the diagonal number ``diagonal`` (0 is the main one)."""
+    return movement.tril(input, diagonal=int_of("tril", "diagonal", diagonal))
+
+
+def triu(input: Tensor, diagonal: int = 0) -> Tensor:
+    """The upper triangle of the last two dimensions, with zeros below the diagonal number ``diagonal`` (0 is the main one)."""
+    return movement.triu(input, diagonal=int_of("triu", "diagonal", diagonal))
+
+
+def int_of(name: str, argument: str, given: Any) -> int:
+    """The second argument of a function as an int; a tensor of one integer is read. Raises TypeError for what is no int."""
+    # A kernel that computed with a tensor would call another.
+    if (isinstance(given, Value) and given.spec.numel != 1) or type(found := sh.plain(given)) is not int:
+        raise TypeError(f"{name}(): argument {argument!r} (position 2) must be int, not {type(given).__name__}")
+    return found
+
+
 def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     """A view of a diagonal of two dimensions, as the last dimension; ``offset`` > 0 is above the main diagonal, < 0 below."""
+    offset = int_of("diagonal", "offset", offset)
     return arrangement.diagonal(input, offset=offset, dim1=sh.dim_of(dim1, input), dim2=sh.dim_of(dim2, input))
 
 
@@ -128,7 +148,7 @@ def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
     return powers if increasing else arrangement.flip(powers, dims=(1,))
 
 
-METHODS = ["diagonal", "diag_embed", "diag", "diagflat", "trace"]
+METHODS = ["diagonal", "diag_embed", "diag", "diagflat", "trace", "tril", "triu"]
 TENSOR_METHODS = {"fill_diagonal_": fill_diagonal_}
 
 __all__ = [*METHODS, "block_diag", "tril_indices", "triu_indices", "vander"]  # noqa: PLE0604 - strings all

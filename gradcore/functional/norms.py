@@ -40,8 +40,11 @@ def batch_norm(input: Tensor, running_mean: Tensor | None, running_var: Tensor |
 
     In training, mean and (biased) variance are the batch's, and ``running_*`` become (1 - momentum) * running + momentum *
     batch, with the unbiased variance; otherwise mean and variance are the running ones. For a 16-bit input, the other tensors
-    may be float32. Ioffe and Szegedy, arXiv:1502.03167.
+    may be float32. Raises ValueError for one of the running ones without the other. Ioffe and Szegedy, arXiv:1502.03167.
     """
+    if (running_mean is None) is not (running_var is None):
+        raise ValueError("running_mean and running_var must either both be None or neither be None, but got "
+                         f"{'no running_mean' if running_mean is None else 'no running_var'}")
     if weight is None and bias is not None and _is_mixed(input, running_mean, running_var, bias):
         return movement.cast_to(batch_norm(movement.cast(input, dtype=_FLOAT32), running_mean, running_var, weight, bias,
                                            training, momentum, eps), input.spec)

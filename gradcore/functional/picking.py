@@ -16,6 +16,7 @@ from gradcore.engine.value import Value
 from gradcore.errors import SpecError
 from gradcore.functional import shape as sh
 from gradcore.functional.matrices import diagonal
+from gradcore.functional.types import fitted
 from gradcore.ops import creation, elementwise, movement, placing, pointwise
 from gradcore.ops.reduce import sum
 from gradcore.ops.shapes import need_one_dtype
@@ -110,10 +111,9 @@ def _vector(name: str, index: Tensor) -> Tensor:
 def index_add_(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
     """Add alpha times the slices of ``source`` to the slices of ``dim`` at ``index``; repeated indices accumulate.
 
-    For integers, ``alpha`` is truncated.
+    For integers, ``alpha`` is truncated. Raises RuntimeError for one out of their range.
     """
-    if not source.spec.floating:
-        alpha = (bool if source.spec.dtype.kind == "b" else int)(alpha)
+    alpha = fitted(alpha, source.spec.dtype)
     source = source if alpha == 1 else source * alpha
     placing.add_at_(*_slices("index_add", input, dim, index, source), dim=sh.dim_of(dim, input), wrap=False)
     return input

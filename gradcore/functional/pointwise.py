@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.arguments import in_todays_order, with_name
-from gradcore.dtypes import limits
+from gradcore.dtypes import limits, promote
 from gradcore.engine.operands import number
 from gradcore.engine.value import Value
 from gradcore.errors import SpecError
@@ -18,7 +18,7 @@ from gradcore.functional import mathematics as m
 from gradcore.functional.arithmetic import scaled
 from gradcore.functional.picking import nonzero
 from gradcore.functional.shape import plain
-from gradcore.functional.types import as_weight
+from gradcore.functional.types import as_weight, fitted
 from gradcore.ops import elementwise, in_place, movement, pointwise, special
 from gradcore.ops.shapes import written_into
 from gradcore.spec import broadcast_shapes
@@ -102,8 +102,8 @@ def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *older: Any, value:
 
 
 def _factor(value: float, *tensors: Tensor) -> float:
-    """``value``, truncated if the tensors are integers."""
-    return value if any(not isinstance(x, Value) or x.spec.floating for x in tensors) else int(value)
+    """``value`` as a number of the dtype of the result: truncated if that is an integer."""
+    return value if any(not isinstance(x, Value) for x in tensors) else fitted(value, promote([x.spec for x in tensors]))
 
 
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *older: Any, value: float = 1) -> Tensor:
@@ -134,10 +134,9 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
 
 
 def _check_fill(x: Tensor, value: Any) -> None:
-    """Raises RuntimeError for a float that the tensor's integer dtype cannot represent."""
-    if x.spec.dtype.kind in "iu" and isinstance(value, float) and not (
-            np.iinfo(x.spec.dtype).min <= value <= np.iinfo(x.spec.dtype).max):
-        raise RuntimeError(f"value cannot be converted to type {x.spec.dtype.name} without overflow: {value}")
+    """Raises RuntimeError for a number that the tensor's integer dtype cannot represent."""
+    if isinstance(value, (int, float)):
+        fitted(value, x.spec.dtype)
 
 
 def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:

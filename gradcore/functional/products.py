@@ -11,7 +11,9 @@ from gradcore.dtypes import promote
 from gradcore.errors import SpecError
 from gradcore.functional import mathematics as m
 from gradcore.functional import shape as sh
+from gradcore.functional.arithmetic import factor
 from gradcore.functional.arranging import roll
+from gradcore.functional.types import fitted
 from gradcore.ops import elementwise, in_place, linalg, movement, reduce
 from gradcore.ops.shapes import need_one_dtype
 
@@ -45,12 +47,12 @@ def inner(input: Tensor, other: Tensor) -> Tensor:
 # -- a sum and a product -------------------------------------------------------------------------------------------------
 
 
-def _factors(product: Tensor, beta: float, alpha: float) -> tuple[float, float]:
-    """``beta`` and ``alpha`` in the kind of numbers that the product has: whole ones beside integers, bools beside bools."""
-    if product.spec.floating:
-        return beta, alpha
-    kind = bool if product.spec.dtype.kind == "b" else int
-    return kind(beta), kind(alpha)
+def _factors(name: str, product: Tensor, beta: float, alpha: float) -> tuple[float, float]:
+    """``beta`` and ``alpha`` in the kind of numbers that the product has; ``addr`` takes no other kind, as ``add``."""
+    dtype = product.spec.dtype
+    if name.startswith("addr"):
+        return factor("beta", beta, dtype), factor("alpha", alpha, dtype)
+    return fitted(beta, dtype), fitted(alpha, dtype)
 
 
 def _fitting(name: str, input: Tensor, product: Tensor) -> Tensor:
@@ -72,7 +74,7 @@ def _plus(name: str, input: Tensor, product: Tensor, beta: float, alpha: float) 
         raise SpecError(f"{name}: The expanded size of the tensor {list(product.spec.shape)} must match the existing size "
                         f"{list(input.spec.shape)}")
     product = _fitting(name, input, product)
-    beta, alpha = _factors(product, beta, alpha)
+    beta, alpha = _factors(name, product, beta, alpha)
     product = product if alpha == 1 else product * alpha
     if beta == 0:
         return product
@@ -236,7 +238,7 @@ def _added(name: str, product: Callable[..., Tensor], operands: str) -> Callable
         if len(tensors) != len(names):
             raise TypeError(f"{name}() takes {len(names)} tensors, {' and '.join(names)}, but got {len(tensors)}")
         made = _fitting(name, input, product(*tensors))
-        beta, alpha = _factors(made, beta, alpha)
+        beta, alpha = _factors(name, made, beta, alpha)
         if beta == 0:
             return movement.copy_(input, made if alpha == 1 else made * alpha)
         scaled = input if beta == 1 else in_place.mul_(input, beta)

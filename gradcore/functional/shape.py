@@ -28,8 +28,10 @@ def dim_of(dim: int, x: Tensor) -> int:
     return normalize_dim(dim, x.spec.ndim)
 
 
-def size_of(shape: tuple[Any, ...]) -> tuple[int, ...]:
-    """Sizes given as ``f(2, 3)`` or ``f((2, 3))``; a tensor of one integer is read. Raises TypeError for what is no int."""
+def size_of(name: str, shape: tuple[Any, ...]) -> tuple[int, ...]:
+    """Sizes given as ``f(2, 3)`` or ``f((2, 3))``; a tensor of one integer is read. Raises TypeError for others, and none."""
+    if not shape:
+        raise TypeError(f"{name}() got no sizes or dimensions: give ints, or () for none of them")
     sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
     found = tuple(map(plain, sizes))
     for n in found:
@@ -53,7 +55,7 @@ def plain(value: Any) -> Any:
 
 def reshape(input: Tensor, *sizes: Any, shape: Any = None) -> Tensor:
     """The tensor in another shape: a view if the layout allows, else a copy. One size may be -1."""
-    result = movement.reshape(input, size_of(sizes if shape is None else (shape,)))
+    result = movement.reshape(input, size_of("reshape", sizes if shape is None else (shape,)))
     # Of the same shape it is the input itself, but what is made in no_grad mode has no graph.
     return input.detach() if result is input and input.edge is not None and not local.state.grad else result
 
@@ -64,24 +66,7 @@ def view(input: Tensor, *sizes: Any, size: Any = None, dtype: None = None) -> Te
         raise NotImplementedError("view(dtype), which shows the same bytes as another dtype, is not implemented by gradcore: "
                                   "convert the values with x.to(dtype), or on the CPU share the bytes by "
                                   "gradcore.from_numpy(x.detach().numpy().view(dtype))")
-    return movement.view(input, shape=size_of(sizes if size is None else (size,)))
-
-
-def tril(input: Tensor, diagonal: int = 0) -> Tensor:
-    """The lower triangle of the last two dimensions, with zeros above the diagonal number ``diagonal`` (0 is the main one)."""
-    return movement.tril(input, diagonal=_diagonal("tril", diagonal))
-
-
-def triu(input: Tensor, diagonal: int = 0) -> Tensor:
-    """The upper triangle of the last two dimensions, with zeros below the diagonal number ``diagonal`` (0 is the main one)."""
-    return movement.triu(input, diagonal=_diagonal("triu", diagonal))
-
-
-def _diagonal(name: str, given: Any) -> int:
-    # A kernel that computed with a tensor would call another.
-    if (isinstance(given, Value) and given.spec.numel != 1) or type(diagonal := plain(given)) is not int:
-        raise TypeError(f"{name}(): argument 'diagonal' (position 2) must be int, not {type(given).__name__}")
-    return diagonal
+    return movement.view(input, shape=size_of("view", sizes if size is None else (size,)))
 
 
 def as_strided(input: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Tensor:
@@ -160,7 +145,7 @@ atleast_1d, atleast_2d, atleast_3d = map(_at_least, ("atleast_1d", "atleast_2d",
 
 def permute(input: Tensor, *order: Any, dims: Any = None) -> Tensor:
     """A view whose dimensions are those of ``input`` in the given order."""
-    return movement.permute(input, dims=tuple(dim_of(d, input) for d in size_of(order if dims is None else (dims,))))
+    return movement.permute(input, dims=tuple(dim_of(d, input) for d in size_of("permute", order if dims is None else (dims,))))
 
 
 def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
@@ -181,7 +166,7 @@ def t(input: Tensor) -> Tensor:
 
 def expand(input: Tensor, *size: Any) -> Tensor:
     """A view with dimensions of size 1 expanded to ``size``, without a copy; -1 keeps a size."""
-    return movement.expand(input, shape=size_of(size))
+    return movement.expand(input, shape=size_of("expand", size))
 
 
 def expand_as(input: Tensor, other: Tensor) -> Tensor:
@@ -346,5 +331,5 @@ def decisive(name: str, x: Tensor) -> np.ndarray[Any, Any]:
 __all__ = [
     "as_strided", "broadcast_tensors", "broadcast_to", "cat", "chunk", "clone", "contiguous", "dim_of", "expand", "expand_as",
     "flatten", "index_select", "narrow", "permute", "reshape", "select", "size_of", "split", "squeeze", "stack", "t",
-    "take_along_dim", "transpose", "tril", "triu", "unbind", "unflatten", "unsqueeze", "view"]
+    "take_along_dim", "transpose", "unbind", "unflatten", "unsqueeze", "view"]
 METHODS = sorted({*__all__} - {"broadcast_tensors", "cat", "dim_of", "size_of", "stack"})

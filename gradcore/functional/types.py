@@ -77,6 +77,22 @@ def result_type(tensor1: Any, tensor2: Any) -> np.dtype[Any]:
     return promote([x.spec if isinstance(x, Value) else type(x) for x in (tensor1, tensor2)])
 
 
+def fitted(value: Any, dtype: np.dtype[Any]) -> Any:
+    """A number beside tensors of a dtype: whole beside integers, a bool beside bools; a tensor of one element is read.
+
+    Raises RuntimeError for one out of an integer dtype's range, in which negative integers wrap around to unsigned ones.
+    """
+    if is_floating(dtype):
+        return value
+    if dtype.kind == "b":
+        return bool(value)
+    value, own = value.item() if isinstance(value, Value) else value, np.iinfo(dtype)  # type: ignore[attr-defined]
+    # Both comparisons are False for NaN.
+    if not (own.min or (0 if isinstance(value, float) else -own.max)) <= value <= own.max:
+        raise RuntimeError(f"value cannot be converted to type {dtype.name} without overflow: {value}")
+    return int(value)
+
+
 def as_weight(x: Any, like: Tensor) -> Any:
     """A 0-d tensor of integers or bools in the dtype of the floats that it weights; anything else as it is."""
     if isinstance(x, Value) and not x.spec.shape and not x.spec.floating and like.spec.floating:

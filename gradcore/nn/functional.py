@@ -11,7 +11,7 @@ from gradcore import functional
 from gradcore._distributions import gumbel_softmax
 from gradcore._random import Generator, default_generator
 from gradcore.arguments import warn
-from gradcore.dtypes import promote
+from gradcore.dtypes import join
 from gradcore.engine.modes import is_grad_enabled
 from gradcore.engine.operands import number
 from gradcore.engine.sites import need_values
@@ -300,7 +300,7 @@ def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean", weight: Ten
     With ``weight``, of the input's shape, a weighted sum or mean.
     """
     check_reduction(reduction)
-    same, dtype = warn_of_sizes(input, target), promote([input.spec, target.spec])
+    same, dtype = warn_of_sizes(input, target), join(input.spec.dtype, target.spec.dtype)
     if weight is None and same and reduction != "none":
         return losses.mse_loss(input.to(dtype), target.to(dtype), reduction=reduction)
     loss = elementwise.square(elementwise.sub(input.to(dtype), target.to(dtype)))

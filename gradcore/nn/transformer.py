@@ -7,7 +7,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from gradcore.functional import full, triu
+from gradcore.functional import full
+from gradcore.functional.matrices import triu
 from gradcore.nn import functional as F
 from gradcore.nn import init
 from gradcore.nn.attention import MultiheadAttention
