@@ -134,6 +134,9 @@ def _left(found: Sequence[Any], create_graph: bool) -> list[Any]:
 
 
 def _one(name: str, output: Any) -> Any:
+    if isinstance(output, (tuple, list)):
+        raise RuntimeError(f"The function given to {name} should return a single Tensor, but got {len(output)} in a "
+                           f"{type(output).__name__}")
     if not isinstance(output, Value):
         raise TypeError(f"The function given to {name} must return a single Tensor, but got {type(output).__name__}")
     if output.spec.numel != 1:
@@ -156,8 +159,8 @@ def _vector(name: str, v: Tensors, like: Sequence[Any], where: str) -> list[Any]
 
 def slopes(outputs: Sequence[Any], inputs: Sequence[Any], cotangents: Sequence[Any] | None, create_graph: bool,
            strict: bool, retain_graph: bool = True) -> list[Any]:
-    """The gradients, with zeros for inputs that no output depends on. Raises RuntimeError for these with ``strict``, and for an
-    output that depends on no input."""
+    """The gradients, with zeros for inputs that no output depends on. With ``strict`` raises RuntimeError for these, for an
+    output that depends on no input, and with ``create_graph`` for a gradient that depends on none."""
     kept = [k for k, y in enumerate(outputs) if y.requires_grad]
     found: Sequence[Any] = [None] * len(inputs)
     if kept:
@@ -168,6 +171,9 @@ def slopes(outputs: Sequence[Any], inputs: Sequence[Any], cotangents: Sequence[A
         if g is None and strict:
             raise RuntimeError(f"The output of the user-provided function is independent of input {k}. This is not allowed in "
                                "strict mode.")
+        if strict and create_graph and not g.requires_grad:
+            raise RuntimeError(f"The jacobian of the user-provided function is independent of input {k}. This is not allowed in "
+                               "strict mode when create_graph=True.")
     if strict and len(kept) < len(outputs):
         raise RuntimeError("An output of the user-provided function does not require gradients. The outputs must be computed "
                            "in a differentiable manner from the input when running in strict mode.")
@@ -180,7 +186,7 @@ def pushed(outputs: Sequence[Any], inputs: Sequence[Any], tangents: Sequence[Any
     # The vector-Jacobian product is linear in its vector, and the derivative by that is the Jacobian-vector product.
     zero = [zeros_like(y).requires_grad_(y.spec.floating) for y in outputs]
     found = iter(slopes(slopes(outputs, inputs, zero, True, strict), [z for z in zero if z.requires_grad], tangents,
-                        create_graph, False))
+                        create_graph, strict))
     return [next(found) if z.requires_grad else z for z in zero]
 
 

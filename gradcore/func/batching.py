@@ -28,8 +28,7 @@ def vmap(func: Callable[..., Any], in_dims: Dims = 0, out_dims: Dims = 0, random
     Raises ValueError for dimensions that do not fit the arguments or the results, and for no samples, of whose results nothing
     is known; RuntimeError for another ``randomness``, and for random numbers that are an error.
     """
-    if randomness not in ("error", "different", "same"):
-        raise RuntimeError(f"Only allowed values for randomness are 'error', 'different', or 'same'. Got {randomness}")
+    need_randomness(randomness)
     if chunk_size is not None and not chunk_size > 0:
         raise ValueError(f"vmap: chunk_size should be None or greater than 0. (got {chunk_size})")
     name = getattr(func, "__name__", repr(func))
@@ -58,6 +57,12 @@ def vmap(func: Callable[..., Any], in_dims: Dims = 0, out_dims: Dims = 0, random
         return _stacked(name, out_dims, results)
 
     return batched
+
+
+def need_randomness(given: Any) -> None:
+    """Raise RuntimeError for another word than the three that say how samples draw random numbers."""
+    if given not in ("error", "different", "same"):
+        raise RuntimeError(f"Only allowed values for randomness are 'error', 'different', or 'same'. Got {given}")
 
 
 def _spread(dims: Dims, tree: Any, error: str) -> Iterator[Any]:

@@ -15,6 +15,7 @@ from gradcore.autograd.functional import entered, pushed, rows, slopes
 from gradcore.engine.below import leaves_below
 from gradcore.engine.modes import enable_grad, is_grad_enabled
 from gradcore.engine.value import tensors_in
+from gradcore.func.batching import need_randomness
 from gradcore.trees import filled, leaves
 
 Function = Callable[..., Any]
@@ -206,8 +207,10 @@ def jacrev(func: Function, argnums: Argnums = 0, *, has_aux: bool = False, chunk
     """The Jacobian, by a backward pass for each element of the results: for each of these, in their structure, and each chosen
     argument, in its structure, a tensor [*result.shape, *argument.shape]. ``chunk_size`` changes nothing.
 
-    Raises as :func:`grad`.
+    Raises as :func:`grad`, and ValueError for a ``chunk_size`` below 1.
     """
+    if chunk_size is not None and not chunk_size > 0:
+        raise ValueError(f"jacrev: `chunk_size` should be greater than 0, but got {chunk_size}")
 
     @functools.wraps(func, updated=())
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -221,7 +224,8 @@ def jacrev(func: Function, argnums: Argnums = 0, *, has_aux: bool = False, chunk
 
 
 def jacfwd(func: Function, argnums: Argnums = 0, has_aux: bool = False, *, randomness: str = "error") -> Function:
-    """The Jacobian; it is computed as by :func:`jacrev`. ``randomness`` changes nothing."""
+    """The Jacobian; it is computed as by :func:`jacrev`. ``randomness`` changes nothing, but must be one of ``vmap``'s."""
+    need_randomness(randomness)
     return jacrev(func, argnums, has_aux=has_aux)
 
 
