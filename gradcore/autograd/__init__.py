@@ -17,7 +17,7 @@ from gradcore.engine.below import GradientEdge, captures_of, slot_of
 from gradcore.engine.modes import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from gradcore.engine.node import Node
 from gradcore.engine.value import Value, alias
-from gradcore.functional import zeros_like
+from gradcore.functional import select, stack, zeros_like
 
 Tensors = Any
 
@@ -60,15 +60,16 @@ def grad(outputs: Tensors, inputs: Tensors, grad_outputs: Tensors = None, retain
     """The gradients of ``outputs`` with respect to ``inputs``, returned and not accumulated.
 
     ``outputs`` and ``inputs`` are each a tensor or an iterable of tensors, such as the values of a dict; each may be a
-    :class:`~gradcore.autograd.graph.GradientEdge`. ``only_inputs`` changes nothing, as in PyTorch; ``is_grads_batched`` raises
-    NotImplementedError.
+    :class:`~gradcore.autograd.graph.GradientEdge`. ``only_inputs`` changes nothing, as in PyTorch. With
+    ``is_grads_batched`` each of ``grad_outputs`` has a first dimension more, over whose cotangents the gradients are computed
+    one after the other, and stacked.
 
     Raises RuntimeError for an input that the outputs do not depend on; with ``allow_unused`` its gradient is None, with
     ``materialize_grads`` zeros, which require a gradient if ``create_graph``. Raises RuntimeError for empty ``inputs``.
     """
     if is_grads_batched:
-        raise NotImplementedError("grad(is_grads_batched=True) is not supported: call grad once for each cotangent, with "
-                                  "retain_graph=True")
+        return _for_each(outputs, inputs, _list(() if grad_outputs is None else grad_outputs), retain_graph,
+                         create_graph=create_graph, allow_unused=allow_unused, materialize_grads=materialize_grads)
     if materialize_grads and allow_unused is False:
         raise ValueError("Expected allow_unused to be True or not passed when materialize_grads=True, but got: "
                          "allow_unused=False.")
@@ -93,6 +94,19 @@ def grad(outputs: Tensors, inputs: Tensors, grad_outputs: Tensors = None, retain
                                f"{list(x.spec.shape)}")
         results.append(g)
     return tuple(results)
+
+
+def _for_each(outputs: Tensors, inputs: Tensors, batches: list[Any], retain_graph: bool | None,
+              **options: Any) -> tuple[Any, ...]:
+    """The gradients for each cotangent of the batches, stacked; None stays None. Raises RuntimeError without a common size."""
+    counts = {g.spec.shape[0] if isinstance(g, Value) and g.spec.ndim else 0 for g in batches if g is not None}
+    if len(counts) != 1 or 0 in counts:
+        raise RuntimeError("grad(is_grads_batched=True): expected grad_outputs with a first dimension of one size, at least 1, "
+                           f"but got {[None if g is None else list(g.spec.shape) for g in batches]}")
+    inputs, outputs, last = _list(inputs), _list(outputs), counts.pop() - 1
+    rows = [grad(outputs, inputs, [None if g is None else select(g, 0, k) for g in batches],
+                 True if k < last else retain_graph, **options) for k in range(last + 1)]
+    return tuple(None if column[0] is None else stack(column) for column in zip(*rows, strict=True))
 
 
 def _list(tensors: Tensors) -> list[Any]:

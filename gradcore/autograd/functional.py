@@ -172,8 +172,8 @@ def slopes(outputs: Sequence[Any], inputs: Sequence[Any], cotangents: Sequence[A
             raise RuntimeError(f"The output of the user-provided function is independent of input {k}. This is not allowed in "
                                "strict mode.")
         if strict and create_graph and not g.requires_grad:
-            raise RuntimeError(f"The jacobian of the user-provided function is independent of input {k}. This is not allowed in "
-                               "strict mode when create_graph=True.")
+            raise RuntimeError(f"The jacobian of the user-provided function is independent of input {k}. This is not allowed "
+                               "in strict mode when create_graph=True.")
     if strict and len(kept) < len(outputs):
         raise RuntimeError("An output of the user-provided function does not require gradients. The outputs must be computed "
                            "in a differentiable manner from the input when running in strict mode.")

@@ -259,12 +259,24 @@ def test_grad_takes_pytorchs_arguments() -> None:
     y = weights["w"] * weights["w"] * 3 + weights["b"]
     found = grad(y, weights.values(), only_inputs=True, allow_unused=None)
     assert [g.item() for g in found] == [12.0, 1.0]
-    with raises(NotImplementedError, "is_grads_batched=True"):
-        grad(y, weights["w"], is_grads_batched=True)
     with raises(ValueError, "Expected allow_unused to be True or not passed when materialize_grads=True"):
         grad(y, weights["w"], materialize_grads=True, allow_unused=False)
     with raises(TypeError, "grad: expected inputs to be tensors, but got str"):
         grad(y, weights)
+
+
+def test_gradients_for_each_cotangent_of_a_batch_are_stacked() -> None:
+    x, w, unused = gradcore.tensor([1.0, 2.0], requires_grad=True), leaf(3.0), leaf(1.0)
+    y = x * x * w
+    found = grad(y, [x, w, unused], gradcore.eye(2), is_grads_batched=True, create_graph=True, allow_unused=True)
+    assert [found[0].tolist(), found[1].tolist(), found[2]] == [[[6.0, 0.0], [0.0, 12.0]], [1.0, 4.0], None]
+    assert grad(found[0].sum(), w)[0].item() == 6.0
+    for given in (None, gradcore.tensor(1.0), gradcore.ones(0, 2)):
+        with raises(RuntimeError, "is_grads_batched=True", "a first dimension of one size, at least 1"):
+            grad(y, x, given, is_grads_batched=True)
+    grad(y, x, gradcore.eye(2), is_grads_batched=True)
+    with raises(AlreadyReleased, "a second time"):
+        grad(y, x, gradcore.eye(2), is_grads_batched=True)
 
 
 def test_grad_of_grad() -> None:
