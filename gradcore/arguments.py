@@ -193,7 +193,8 @@ class Form:
             if real in kept or (real != name and real in named):
                 raise TypeError(f"{self.name}() got multiple values for argument {real!r}")
             if name == self.star:
-                row.extend(value if isinstance(value, (tuple, list)) else (value,))
+                # None of them is said by (), too.
+                row.extend((value or (value,)) if isinstance(value, (tuple, list)) else (value,))
             elif real in self.parameters or name in self.operands or name not in self.absent:
                 kept[real] = value
             elif not (value is None or value is False or name in HARMLESS):

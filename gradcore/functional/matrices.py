@@ -48,7 +48,7 @@ def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -
     """Matrices with the last dimension of ``input`` on a diagonal of two new dimensions, and zeros elsewhere."""
     if not input.spec.ndim:
         raise DimError("diag_embed: expected a tensor of at least one dimension, but got a 0-d tensor")
-    length = input.spec.shape[-1]
+    length, offset = input.spec.shape[-1], int_of("diag_embed", "offset", offset)
     size, ndim = length + builtins.abs(offset), input.spec.ndim + 1
     one, two = normalize_dim(dim1, ndim), normalize_dim(dim2, ndim)
     if one == two:
@@ -68,7 +68,7 @@ def diag(input: Tensor, diagonal: int = 0) -> Tensor:
         return diag_embed(input, diagonal)
     if input.spec.ndim != 2:
         raise SpecError(f"diag(): Supports 1D or 2D tensors. Got {input.spec.ndim}D")
-    return sh.clone(arrangement.diagonal(input, offset=diagonal, dim1=0, dim2=1))
+    return sh.clone(arrangement.diagonal(input, offset=int_of("diag", "diagonal", diagonal), dim1=0, dim2=1))
 
 
 def diagflat(input: Tensor, offset: int = 0) -> Tensor:

@@ -41,6 +41,9 @@ def inner(input: Tensor, other: Tensor) -> Tensor:
     """Dot products over the last dimensions of both tensors; if one is 0-d, their product."""
     if not input.spec.ndim or not other.spec.ndim:
         return elementwise.mul(input, other)
+    if input.spec.shape[-1] != other.spec.shape[-1]:
+        raise SpecError("inner() the last dimension must match on both input tensors but got shapes "
+                        f"{list(input.spec.shape)} and {list(other.spec.shape)}")
     return tensordot(input, other, ((-1,), (-1,)))
 
 

@@ -213,6 +213,8 @@ def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
 
 def select(input: Tensor, dim: int, index: int) -> Tensor:
     """A view of the slice at one index of ``dim``, without that dimension."""
+    if isinstance(index, Value) and index.spec.numel != 1:
+        raise TypeError(f"select(): argument 'index' must be int, not {index.spec.numel} of them: use index_select")
     return input[(builtins.slice(None),) * dim_of(dim, input) + (index,)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,10 @@ Dims = tuple[int, ...]
 
 
 def reduced(x: TensorSpec, dims: Dims, keepdim: bool) -> tuple[int, ...]:
+    """The shape without ``dims``, or with 1 for each. Raises TypeError for what looks like a dimension more as ``keepdim``."""
+    if not isinstance(keepdim, (bool, np.bool_, NoneType)):
+        raise TypeError(f"argument 'keepdim' must be bool, not {type(keepdim).__name__}: {keepdim!r}. Several dimensions are "
+                        "given in a tuple, as in x.sum((0, 1))")
     if keepdim:
         return tuple(1 if d in dims else n for d, n in enumerate(x.shape))
     return tuple(n for d, n in enumerate(x.shape) if d not in dims)

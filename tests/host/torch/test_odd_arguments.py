@@ -25,6 +25,12 @@ FACTORS = [call.replace("*", value) for value in ("100", "-100", "255", "256", "
     "i.addmv(i.outer(i), i, beta=*)", "i.outer(i).addmm(i.outer(i), i.outer(i), alpha=*)", "i.masked_fill(i > 0, *)",
     "u.masked_fill(u > 0, *)", "b.add(b, alpha=*)")]
 OTHERS = [
+    "t.flip(f(2, 3), dims=())", "f().expand(size=())", "f().repeat(repeats=())", "t.zeros(size=())", "t.tile(f(2, 3), dims=())",
+    "t.inner(f(3), f(1))", "t.inner(f(2, 3), f(4, 3))", "f(2, 3).diag(-1.5)", "f(3).diag(1.0)", "f(3).diag_embed(0.5)",
+    "f(3).diagflat('a')", "f(2, 3).diag(t.tensor(1))", "f(2, 3).select(0, n)", "f(2, 3).select(1, t.tensor(2))",
+    "f(2, 3).sum(0, 1)", "f(2, 3).sum((0,), (1,))", "f(2, 3).mean(0, 1)", "f(2, 3).amax(0, 1)", "f(2, 3).argmax(0, 1)",
+    "f(2, 3).max(0, 1)", "f(2, 3).all(0, 1)", "f(2, 3).any(0, 1)", "f(2, 3).prod(0, 1)", "f(2, 3).logsumexp(0, 1)",
+    "f(2, 3).std(0, True, 1)", "f(2, 3).nansum(0, 1)", "f(2, 3).norm(2, 0, 1)",
     "f(2, 3).diagonal('a')", "f(2, 3).diagonal(1.5)", "f(2, 3).diagonal(t.tensor(1))", "t.Size([1.5])", "t.Size(['a'])",
     "[*t.Size([True, t.tensor(2)])]", "[*t.Size()]", "t.distributions.Multinomial(-1, f(2))",
     "F.batch_norm(f(3, 2), f(2), None, training=True)", "F.batch_norm(f(3, 2), None, f(2), training=True)",
