@@ -25,6 +25,9 @@ from gradcore.events import LASTING
 from gradcore.functional.arithmetic import scaled
 from gradcore.ops import creation, elementwise, in_place, movement
 
+#: Makes a :class:`Size` of ints that need no check.
+_tuple = tuple.__new__
+
 
 class Tensor(Operators, Conversions, Gradients):
     """An array of one dtype on one device, with its place in the graph.
@@ -48,7 +51,7 @@ class Tensor(Operators, Conversions, Gradients):
     @property
     def shape(self) -> Size:
         """The sizes of the dimensions."""
-        return tuple.__new__(Size, self.spec.shape)
+        return _tuple(Size, self.spec.shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:

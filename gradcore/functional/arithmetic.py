@@ -48,6 +48,8 @@ def factor(name: str, value: Any, dtype: np.dtype[Any]) -> Any:
 
 def scaled(input: Any, other: Any, alpha: Any) -> Any:
     """alpha * other, in the dtype of the result with ``input``; see :func:`factor`."""
+    if type(alpha) is int and alpha == 1:
+        return other
     dtype = result_type(input, other)
     alpha = factor("alpha", alpha, dtype)
     if dtype.kind == "b" and not isinstance(other, Value):
