@@ -2,7 +2,7 @@
 
 ``inputs`` are a tensor or a tuple of tensors, as is the function's result; the derivatives have the same structure. They have
 no graph unless ``create_graph``. If an output does not depend on an input the derivative is zeros, or with ``strict``
-RuntimeError is raised.
+RuntimeError is raised; with both, also for a derivative that has no graph since it is the same for all inputs.
 """
 
 from __future__ import annotations

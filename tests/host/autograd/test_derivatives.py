@@ -39,11 +39,14 @@ CASES: dict[str, Any] = {
     "vjp without a vector": lambda t, f, x, y, s: f.vjp(lambda a: a.exp().sum(), x),
     "jvp": lambda t, f, x, y, s: f.jvp(two, (x, y), (t.ones(2, 2), t.ones(2))),
     "jvp without a vector": lambda t, f, x, y, s: f.jvp(lambda a: a * y, s),
+    "jvp of two, one of them constant": lambda t, f, x, y, s: f.jvp(lambda a: (a * a, y), x, x),
     "vjp of two, one of them constant": lambda t, f, x, y, s: f.vjp(lambda a: (a * 2, y), x, (x, y)),
     "jvp that is 0": lambda t, f, x, y, s: f.jvp(lambda a: y * 2, x, x),
     "hessian": lambda t, f, x, y, s: f.hessian(cube, x), "hessian of two": lambda t, f, x, y, s: f.hessian(one, (x, y)),
     "hessian that is 0": lambda t, f, x, y, s: f.hessian(lambda a: (a * y).sum(), y),
     "hvp": lambda t, f, x, y, s: f.hvp(one, (x, y), (x, y)), "vhp": lambda t, f, x, y, s: f.vhp(one, (x, y), (x, y)),
+    "hvp of a linear function": lambda t, f, x, y, s: f.hvp(lambda a: (a * y).sum(), y, y),
+    "vhp of a square": lambda t, f, x, y, s: f.vhp(lambda a: (a * a).sum(), y, y),
     "vhp of one": lambda t, f, x, y, s: f.vhp(cube, x, x),
     "vhp of a list of one": lambda t, f, x, y, s: f.vhp(lambda a: cube(a)[None], x, x),
     "hessian of a list of one": lambda t, f, x, y, s: f.hessian(lambda a: cube(a)[None], x)}
@@ -72,13 +75,14 @@ def test_values_and_structures(name: str, torch: Any) -> None:
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("create_graph", [False, True])
 @pytest.mark.parametrize("name", CASES)
-def test_strictly_and_where_gradients_are_off(name: str, torch: Any) -> None:
+def test_strictly_and_where_gradients_are_off(name: str, create_graph: bool, torch: Any) -> None:
     found: list[Any] = []
     for t in (gradcore, torch):
         with t.no_grad():
             try:
-                found.append(plain(CASES[name](t, With(t, strict=True), *tensors(t))))
+                found.append(plain(CASES[name](t, With(t, strict=True, create_graph=create_graph), *tensors(t))))
             except RuntimeError:
                 found.append("refused")
     assert found[0] == found[1]
