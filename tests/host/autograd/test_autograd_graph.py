@@ -112,6 +112,31 @@ def versions(t: Any) -> list[Any]:
     return [x._version, y._version]
 
 
+def hooks_disabled(t: Any) -> list[Any]:
+    found: list[str] = []
+
+    def enter(context: Any) -> None:
+        try:
+            with context:
+                found.append("entered")
+        except RuntimeError as error:
+            found.append(str(error))
+
+    g = t.autograd.graph
+    enter(g.disable_saved_tensors_hooks("entered itself"))
+    with g.disable_saved_tensors_hooks("outer"):
+        with g.disable_saved_tensors_hooks("inner"):
+            enter(g.save_on_cpu())
+        enter(g.save_on_cpu())
+    enter(g.save_on_cpu())
+    with pytest.raises(KeyError), g.disable_saved_tensors_hooks("failed"):
+        raise KeyError
+    enter(g.save_on_cpu())
+    with g.save_on_cpu():
+        enter(g.disable_saved_tensors_hooks("inside"))
+    return found
+
+
 def modes(t: Any) -> list[Any]:
     found = []
 
@@ -148,7 +173,7 @@ def modes(t: Any) -> list[Any]:
 @pytest.mark.oracle
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")
 @pytest.mark.parametrize("use", [every_backward, any_gradient, one_output_of_several, hooks_of_one_result_of_several,
-                                 a_backward_in_the_hook, edges, versions, modes], ids=lambda f: f.__name__)
+                                 a_backward_in_the_hook, edges, versions, hooks_disabled, modes], ids=lambda f: f.__name__)
 def test_they_do_as_torchs(use: Callable[[Any], Any], torch: Any) -> None:
     assert use(gradcore) == use(torch)
 
