@@ -14,6 +14,10 @@ from gradcore.engine.value import PLAIN, Edge, Value, alias
 from gradcore.errors import AlreadyReleased
 from gradcore.events import Network, Site
 
+#: The most outputs of cheap ops that are recomputed each from the one before. Every node of such a chain has those before it
+#: computed anew: of a loop that applies an activation n times, n * n / 2.
+DEEPEST = 8
+
 _new = object.__new__
 
 
@@ -89,8 +93,9 @@ def build_node(call: Call, plan: KeepPlan, args: tuple[Any, ...], outputs: Any, 
     node.site = site
     node.saved = None
     node.recipe = node.hooks = None
-    if plan.again is not None and packing is None and state.recompute and _at_hand(plan.beside, args, edges, outputs[0]):
-        _plan_again(node, args, outputs, aux, edges)
+    if plan.again is not None and packing is None and state.recompute and (
+            depth := _depth(plan.beside, args, edges, outputs[0])):
+        _plan_again(node, args, outputs, aux, edges, depth)
     elif plan.slots:
         saved: list[Any] = []
         node.saved = saved
@@ -138,22 +143,30 @@ def _residual(node: Node, slot: Slot, args: tuple[Any, ...], outputs: Any, aux: 
     return keep(made, None, index if kind == OUTPUT else len(outputs) + index, node.id, name)
 
 
-def _at_hand(inputs: tuple[int, ...], args: tuple[Any, ...], edges: list[Any], output: Value) -> bool:
-    """May a recipe read these inputs, though its node does not keep them? Numbers, recomputed tensors and parameters may."""
+def _depth(inputs: tuple[int, ...], args: tuple[Any, ...], edges: list[Any], output: Value) -> int:
+    """How many tensors a recipe that reads these inputs makes, one from the other; 0 if that is too many, or if it may not read
+    one that its node does not keep. It may read numbers, recomputed tensors and parameters."""
+    depth = 1
+    for edge in edges:
+        if edge is not None and (recipe := edge[0].recipe) is not None and recipe.depth >= depth:
+            depth = recipe.depth + 1
+    if depth > DEEPEST:
+        return 0
     for i in inputs:
         edge = edges[i]
         if type(args[i]) not in PLAIN and (edge is None or edge[0].recipe is None) and (
                 (edge is not None and type(edge[0]) is not Leaf) or args[i].spec.numel >= output.spec.numel):
-            return False
-    return True
+            return 0
+    return depth
 
 
-def _plan_again(node: Node, args: tuple[Any, ...], outputs: Any, aux: Any, edges: list[Any]) -> None:
+def _plan_again(node: Node, args: tuple[Any, ...], outputs: Any, aux: Any, edges: list[Any], depth: int) -> None:
     """Set the residuals of a cheap op, and the recipe of its output, which reads only what is kept anyway."""
     plan = node.plan
     saved = [None if slot[0] == OUTPUT else _residual(node, slot, args, outputs, aux, edges, None) for slot in plan.slots]
     node.recipe = recipe = Recipe(node, [saved[plan.slots.index(slot)] if slot in plan.slots else
-                                         _residual(node, slot, args, outputs, aux, edges, None) for slot in plan.again_slots])
+                                         _residual(node, slot, args, outputs, aux, edges, None) for slot in plan.again_slots],
+                                  depth)
     for k, slot in enumerate(plan.slots):
         if slot[0] == OUTPUT:
             saved[k] = (_residual(node, slot, args, outputs, aux, edges, None) if slot[1]

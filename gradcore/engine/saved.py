@@ -153,9 +153,9 @@ class Recipe:
     If several nodes need the tensor, it is computed once, and held from the first of them to the last.
     """
 
-    __slots__ = ("plan", "op", "spec", "scope", "site", "sources", "users", "value", "__weakref__")
+    __slots__ = ("plan", "op", "spec", "scope", "site", "sources", "depth", "users", "value", "__weakref__")
 
-    def __init__(self, node: Node, sources: list[Any]) -> None:
+    def __init__(self, node: Node, sources: list[Any], depth: int) -> None:
         self.plan = node.plan
         self.op = node.call.op.name
         self.spec = node.call.specs[0]
@@ -164,6 +164,8 @@ class Recipe:
         #: :class:`Saved`, :class:`Again` and Python numbers, shared with the node where it has them: but for parameters, a
         #: recipe keeps nothing alive that would not be kept without it.
         self.sources = sources
+        #: How many tensors are recomputed for it, one from the other, with its own.
+        self.depth = depth
         #: Residuals that are not consumed yet.
         self.users = 0
         self.value: Any = None

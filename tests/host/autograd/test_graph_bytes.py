@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -77,3 +78,17 @@ def test_a_recipe_is_named_where_its_own_node_has_run() -> None:
     found, held, parameters = kept(make)
     assert (found.nbytes, found.parameter_nbytes) == (held, parameters) and held >= x.nbytes
     assert [n.state for n in found if n.op == "layer_norm"] == ["released"]
+
+
+def test_where_a_graph_forks_it_is_indented_and_leaves_are_drawn_once() -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.GELU(), nn.Linear(3, 1))
+    y, w = model(gradcore.ones(4, 2)), gradcore.ones(1, requires_grad=True)
+    seen = gradcore.graph((y * w + y.square() * 2).sum())
+    text = [re.sub(r" of .*|#\d+ ", "", line) for line in str(seen).splitlines()]
+    assert text == [
+        "8 nodes keep 100 bytes, and 12", "SumBackward0", "AddBackward0", "  MulBackward0", "    LinearBackward0",
+        "      GeluBackward0", "      LinearBackward0", "        leaf 0.weight", "        leaf 0.bias", "      leaf 2.weight",
+        "      leaf 2.bias", "    leaf float32[1] (1)", "  MulBackward0", "  SquareBackward0", "  LinearBackward0 (above)"]
+    assert re.findall(r'-> "(.*)";', seen.dot()) == ["float32[1] (1)", "2.weight", "2.bias", "0.weight", "0.bias"]
+    leaves = re.findall(r'  "(.*)" \[shape=ellipse\];', seen.dot())
+    assert leaves == ["0.bias", "0.weight", "2.bias", "2.weight", "float32[1] (1)"]

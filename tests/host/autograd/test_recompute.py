@@ -104,6 +104,24 @@ def test_a_tensor_that_several_nodes_ask_for_is_made_once():
     assert sum(isinstance(r, Launch) and r.invocation.op == "gelu" for r in records) == 2
 
 
+@pytest.mark.parametrize("cheap", [functional.silu, lambda x: functional.layer_norm(x, (6,))])
+def test_a_chain_of_any_length_is_made_again_in_time_that_grows_with_it(cheap):
+    def run(count):
+        x = data().requires_grad_()
+        with gradcore.step() as s:
+            y = x
+            for _ in range(count):
+                y = cheap(y)
+            (y * y).sum().backward()
+        return x.grad.tolist(), sum(isinstance(r, Launch) and r.tag.phase == "backward" for r in normalized(s.raw_log))
+
+    launches = [run(count)[1] for count in (100, 200, 1500)]
+    assert launches[1] < 2.1 * launches[0] and launches[2] < 16 * launches[0]
+    found, _ = run(20)
+    with gradcore.recompute(False):
+        assert run(20)[0] == found
+
+
 def test_what_a_shared_tensor_was_made_from_goes_back_with_its_last_user():
     # relu's output is needed by relu and by the next convolution; it is recomputed from what batch norm keeps.
     gradcore.manual_seed(0)
