@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary, ref
 import numpy as np
 
 from gradcore.devices.device import Device, get_device
-from gradcore.engine.below import GradientEdge, behind, executed
+from gradcore.engine.below import GradientEdge, behind
 from gradcore.engine.hooks import RemovableHandle
 from gradcore.engine.modes import Switch
 from gradcore.engine.node import Node
@@ -82,7 +82,7 @@ def register_multi_grad_hook(tensors: Sequence[Tensor], fn: Callable[..., None],
                     fn(gradient)
                 return
             if sweep not in running:
-                runs = executed(sweep.roots, sweep.captures)
+                runs = sweep.executed()
                 running[sweep] = [sum(id(target()) in runs for target in targets), [None] * len(targets)]
             found = running[sweep]
             found[0] -= 1

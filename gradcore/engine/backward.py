@@ -16,7 +16,7 @@ import numpy as np
 
 from gradcore.engine.accumulating import accumulate, add_to
 from gradcore.engine.autocast import note
-from gradcore.engine.below import Captures, last_uses, leads_to, rules_for
+from gradcore.engine.below import Captures, executed, last_uses, leads_to, rules_for
 from gradcore.engine.hook_calls import after_leaf, after_node, as_user, before_node, on_outputs, seen
 from gradcore.engine.node import Leaf, Node
 from gradcore.engine.residuals import RELEASED, residuals
@@ -93,7 +93,7 @@ class Sweep:
     """One backward pass: the nodes that have received a cotangent, and where cotangents go."""
 
     __slots__ = ("pending", "heap", "edges", "captures", "accumulating", "retain_graph", "roots", "remade", "held", "last_use",
-                 "__weakref__")
+                 "_executed", "__weakref__")
 
     def __init__(self, captures: Captures | None, retain_graph: bool, roots: Sequence[Any], accumulating: bool = False) -> None:
         #: Nodes that have received a cotangent and have not run, by number, with a cotangent for each output.
@@ -114,6 +114,12 @@ class Sweep:
         self.held: dict[Leaf, list[Any]] = {}
         #: For each leaf the oldest node that may still add to its gradient; None before a leaf with hooks has one.
         self.last_use: dict[Leaf, int] | None = None
+
+    def executed(self) -> set[int]:
+        """What :func:`~gradcore.engine.below.executed` tells of the pass, computed once: many hooks may ask."""
+        if not hasattr(self, "_executed"):
+            self._executed = executed(self.roots, self.captures)
+        return self._executed
 
     def run(self, node: Node, gs: list[Any], rules: list[Any] | None = None, read: Container[int] | None = None,
             watched: bool = False) -> None:

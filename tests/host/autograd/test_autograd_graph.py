@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import gradcore
+from gradcore.engine import backward
 from gradcore.errors import ModifiedInPlace
 from tests.conftest import raises
 
@@ -204,6 +205,20 @@ def test_a_counted_write_outdates_what_backward_needs() -> None:
     graph.increment_version(h)
     with raises(ModifiedInPlace, "by increment_version"):
         y.backward()
+
+
+def test_many_hooks_walk_the_graph_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    walks: list[Any] = []
+    walk = backward.executed
+    monkeypatch.setattr(backward, "executed", lambda *given: walks.append(given) or walk(*given))
+    leaves = [gradcore.ones(2, requires_grad=True) for _ in range(5)]
+    found: list[Any] = []
+    handles = [graph.register_multi_grad_hook([x], lambda gs: found.append(plain(gs))) for x in leaves]
+    for count in (1, 2):
+        gradcore.stack([x * k for k, x in enumerate(leaves)]).sum().backward()
+        assert len(walks) == count and sorted(found) == sorted([[float(k)] * 2] for k in range(5) for _ in range(count))
+    for handle in handles:
+        handle.remove()
 
 
 def test_a_pass_that_fails_leaves_nothing_for_the_next() -> None:
