@@ -15,6 +15,7 @@ from gradcore.engine.node import Leaf, Node
 from gradcore.engine.owners import retag, retag_gradient
 from gradcore.engine.tracer import tracer_of
 from gradcore.engine.value import Edge, Value, alias
+from gradcore.engine.views import seen_base
 from gradcore.errors import DeviceError, SpecError
 from gradcore.events import LASTING
 
@@ -172,7 +173,12 @@ class Gradients(Value):
         return alias(self, None)
 
     def detach_(self) -> Any:
-        """Leave the graph; a leaf requires no gradient from here on. Returns the tensor."""
+        """Leave the graph; a leaf requires no gradient from here on. Returns the tensor.
+
+        Raises RuntimeError for a view, which a write to its base would bring back into the graph.
+        """
+        if seen_base(self) is not None:
+            raise RuntimeError("Can't detach views in-place. Use detach() instead.")
         if self.edge is not None and type(self.edge[0]) is Leaf:
             self.requires_grad = False
         self.edge = None

@@ -35,14 +35,14 @@ def note_views(views: list[Any], source: Any) -> None:
     """Register the views that an op has taken of ``source``."""
     base, recorded = None, local.state.grad
     if source.base is not None:
-        base = _base(source)
+        base = seen_base(source)
         recorded = recorded and not taken_apart(source)
     for view in views:
         view.base = source if base is None else base
         note_view(view, recorded)
 
 
-def _base(view: Any) -> Any:
+def seen_base(view: Any) -> Any:
     """The base of a view, or None, also for one whose base nobody else can see any more: it becomes a tensor of its own.
 
     The last op of a composed function may be a view of what the others made: only the function knows of that.
@@ -64,7 +64,7 @@ def seen_alone(tensor: Any) -> bool:
     """
     storage, node = tensor.storage, None if tensor.edge is None else tensor.edge[0]
     made = storage.block.tag.role in ("output", "temporary")
-    if type(node) is Leaf or _base(tensor) is not None or not made:
+    if type(node) is Leaf or seen_base(tensor) is not None or not made:
         return False
     tracer = tracer_of(storage.device.ledger.log)
     if tracer is not None and (node is None or node.id < tracer.first):
@@ -110,7 +110,7 @@ def check_recorded_write(name: str, target: Any, recorded: bool) -> None:
     """Raise RuntimeError, with PyTorch's text, for an in-place write that the graph cannot represent."""
     if target.edge is not None and type(target.edge[0]) is Leaf:
         raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
-    base = _base(target)
+    base = seen_base(target)
     if base is None and recorded and not target.spec.contiguous and _views_of(target):
         # Of a detached tensor, others may be views of the storage.
         _give_base(name, target)
@@ -119,9 +119,7 @@ def check_recorded_write(name: str, target: Any, recorded: bool) -> None:
         return
     if base.edge is not None and type(base.edge[0]) is Leaf:
         raise RuntimeError("a view of a leaf Variable that requires grad is being used in an in-place operation.")
-    # A view without an edge, of a base that has one, was taken in no_grad mode, or from a view that was.
-    apart = base.edge is not None and target.edge is None and target.spec.dtype == base.spec.dtype
-    if apart or taken_apart(target):
+    if taken_apart(target):
         raise RuntimeError(f"{name}: A view was created in no_grad mode and is being modified inplace with grad mode "
                            "enabled. Either create it outside of no_grad, or clone() it before the write.")
     if recorded and not base.spec.contiguous:

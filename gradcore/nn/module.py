@@ -268,7 +268,9 @@ class Module(Converted, Hooked, Named, Stateful):
             if set_to_none:
                 p.grad = None
             elif p.grad is not None:
-                p.grad.detach_().zero_()
+                if p.grad.requires_grad:
+                    p.grad.detach_()
+                p.grad.zero_()
 
     def apply(self: M, fn: Callable[[Module], None]) -> M:
         """Call ``fn`` on every module, children first."""

@@ -107,7 +107,9 @@ class Optimizer(StateHooks):
                 if set_to_none:
                     p.grad = None
                 elif p.grad is not None:
-                    p.grad.detach_().zero_()
+                    if p.grad.requires_grad:
+                        p.grad.detach_()
+                    p.grad.zero_()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update the parameters that have a gradient. ``closure`` recomputes the loss, which is returned."""

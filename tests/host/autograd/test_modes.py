@@ -123,6 +123,24 @@ def test_what_leaves_its_graph() -> None:
     assert x.grad is None
 
 
+@pytest.mark.oracle
+def test_a_view_does_not_leave_its_graph_in_place(torch: Any) -> None:
+    # A write to its base would have brought it back.
+    for t in (gradcore, torch):
+        x = t.ones(4, requires_grad=True)
+        y, plain = x * 2, t.ones(4)
+        with t.no_grad():
+            unrecorded = y[:2]
+        for view in (y[:2], plain[:2], x[:2], unrecorded, y.view(2, 2).T):
+            with pytest.raises(RuntimeError, match=r"^Can't detach views in-place. Use detach\(\) instead."):
+                view.detach_()
+        assert y.detach_() is y
+        # A gradient may be a part of a larger tensor; it requires no gradient, and is only filled.
+        x.grad = t.ones(8)[4:]
+        t.optim.SGD([x], lr=0.1).zero_grad(set_to_none=False)
+        assert x.grad.tolist() == [0.0] * 4
+
+
 def test_a_tensor_may_join_later() -> None:
     x = gradcore.tensor([1.0, 2.0])
     assert x.requires_grad_() is x and x.is_leaf
