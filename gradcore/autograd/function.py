@@ -40,20 +40,21 @@ class FunctionCtx:
     def save_for_backward(self, *tensors: Tensor | None) -> None:
         """Keep tensors for :attr:`saved_tensors` in ``backward``; they are released when it has run. Raises TypeError for
         other objects."""
-        for t in tensors:
-            if t is not None and not isinstance(t, Value):
-                raise TypeError(f"save_for_backward can only save variables, but argument is of type {type(t).__name__}")
+        _check("save_for_backward can only save variables", tensors, TypeError, (Value, type(None)))
         self._function_to_save = tensors
 
     def save_for_forward(self, *tensors: Tensor) -> None:
         """Accepted as in PyTorch, without effect, since there is no forward mode."""
 
     def mark_dirty(self, *tensors: Tensor) -> None:
-        """Declare that ``forward`` wrote to these inputs, and returns them: otherwise ``apply`` raises RuntimeError."""
+        """Declare that ``forward`` wrote to these inputs, and returns them: otherwise ``apply`` raises RuntimeError, as this
+        does for other objects."""
+        _check("mark_dirty can only accept variables", tensors, RuntimeError)
         self._function_dirty = tensors
 
     def mark_non_differentiable(self, *tensors: Tensor) -> None:
-        """Declare that these outputs have no gradient."""
+        """Declare that these outputs have no gradient. Raises RuntimeError for other objects than tensors."""
+        _check("mark_non_differentiable only accepts variable arguments", tensors, RuntimeError)
         self._function_plain = tensors
 
     def set_materialize_grads(self, value: bool) -> None:
@@ -69,6 +70,12 @@ class FunctionCtx:
         if node is None:
             return ()
         return tuple(residuals(node, []))
+
+
+def _check(rule: str, given: tuple[Any, ...], error: type[Exception], kinds: Any = Value) -> None:
+    for k, x in enumerate(given):
+        if not isinstance(x, kinds):
+            raise error(f"{rule}, but argument {k} is of type {type(x).__name__}")
 
 
 class Function:

@@ -142,3 +142,33 @@ def test_a_gradient_of_another_dtype_is_summed_as_numbers(dtype: str) -> None:
     x = gradcore.ones(2, requires_grad=True)
     Expanded.apply(x).sum().backward()
     assert x.grad.dtype == x.dtype and x.grad.tolist() == [300.0] * 2
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("declare", ["save_for_backward", "mark_dirty", "mark_non_differentiable"])
+def test_only_tensors_are_declared(declare: str, torch: Any) -> None:
+    said = []
+    for t in (gradcore, torch):
+        def forward(ctx: Any, x: Any) -> Any:
+            getattr(ctx, declare)(x, 3)
+            return x
+
+        function = type("Third", (t.autograd.Function,), {"forward": staticmethod(forward)})
+        with pytest.raises((TypeError, RuntimeError)) as failure:
+            function.apply(t.ones(2, requires_grad=True) * 1)
+        said.append((failure.type, str(failure.value).partition(" but ")[0]))
+        if t is gradcore:
+            assert str(failure.value).endswith("but argument 1 is of type int")
+        del failure
+    assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("lacking, text", [("forward", "implement the forward function"),
+                                           ("backward", "implement the backward method"),
+                                           ("setup_context", "positional argument")])
+def test_what_a_function_lacks_is_named(lacking: str, text: str) -> None:
+    both = {"forward": staticmethod(lambda x: x * 2) if lacking == "setup_context" else staticmethod(lambda ctx, x: x * 2),
+            "backward": staticmethod(lambda ctx, g: g)}
+    function = type("Half", (gradcore.autograd.Function,), {k: v for k, v in both.items() if k != lacking})
+    with raises(TypeError if lacking == "setup_context" else NotImplementedError, text):
+        function.apply(gradcore.ones(2, requires_grad=True)).sum().backward()
