@@ -76,8 +76,7 @@ class Graph:
         return len(self.nodes)
 
     def _bytes(self, parameters: bool) -> int:
-        held = {r.storage: r.nbytes for n in self.nodes for r in n.residuals
-                if r.storage and (r.role == "parameter") is parameters}
+        held = {r.storage: r.nbytes for n in self.nodes for r in n.residuals if (r.role == "parameter") is parameters}
         return sum(held.values())
 
     @property

@@ -72,6 +72,8 @@ def test_it_names_who_grew(small: Recording, large: Recording) -> None:
     assert line.startswith("tests/host/reports/test_diff.py:") and line.endswith(" in recorded")
     text = str(diff)
     assert f"{diff.change:+,} bytes" in text and "By line:" in text and line in text
+    # What is live at the end is not known of owners alone.
+    assert compare(small, owners_of(large)).end is None and compare(owners_of(small), large).end is None
 
 
 def test_a_line_that_only_moved_is_no_change() -> None:
