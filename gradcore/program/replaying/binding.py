@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 from weakref import ref
@@ -23,8 +24,23 @@ from gradcore.program.replaying.stand_ins import Patch, StandIns
 from gradcore.program.tracing.building import Trace
 from gradcore.spec import TensorSpec, round_up
 
-#: A leaf whose gradient a run sets; the gradient, or None; and the array that it shows. A list: see ``leave_to_holder``.
-Left = list[Any]
+
+@dataclass(slots=True, eq=False)
+class Left:
+    """What a run leaves in a leaf: a gradient over the buffer of ``operand``, with the array that it shows, or None."""
+
+    leaf: Leaf
+    operand: Operand | None = None
+    gradient: Any = None
+    array: Any = None
+
+    def lies_in_arena(self) -> bool:
+        """Is there a gradient, and not over captured bytes?"""
+        return self.gradient is not None and type(self.gradient.storage) is Part
+
+    def is_in_place(self) -> bool:
+        """Has the leaf the gradient that the last run left?"""
+        return self.gradient is not None and self.leaf.grad is self.gradient
 
 
 class Binding:
@@ -53,31 +69,28 @@ class Binding:
         #: The instructions of calls, by the id of their arguments.
         self._places = {id(args): k for k, step in enumerate(steps) for _, args in step}
         self.patches |= self._stand_ins.patches(list(chain(*self.calls)))
-        shown = ((leaf, None if x is None else self.shown(x)) for leaf, x in trace.left)
-        self.gradients: list[Left] = [[leaf, g, None if g is None else g.array] for leaf, g in shown]
-        self.by_leaf: dict[Leaf, Left] = {entry[0]: entry for entry in self.gradients}
-        #: Parts that were left to who holds a gradient in them; while one exists, the arena cannot be used again.
-        self.left_to_holders: list[ref[Part]] = []
-        read = set(trace.slots.values())
-        # The entries themselves: another reference to a gradient would look as if the user held it.
-        self.replaced = [entry for entry in self.gradients if entry[0] not in read]
-        #: Those whose former gradients a run reads: which it may find in the places of its own, and must find elsewhere.
-        own = {*trace.renewed.values()}
-        self.renewed = [entry for entry in self.gradients if entry[0] in own]
-        self.read = [entry for entry in self.gradients if entry[0] in read - own]
-        #: Those whose former gradients a run reads and frees, and by instruction those which it frees ahead of it.
-        self.freed = [self.by_leaf[trace.slots[b]] for b in trace.dropped]
-        self.freed_ahead: dict[int, list[Left]] = {}
+        #: Other lists have these records themselves: another reference to a gradient would look as if the user held it.
+        self.gradients = {leaf: self._show(Left(leaf, x)) for leaf, x in trace.left}
+        #: Those whose former gradients a run does not read; those whose it reads and finds in the places of its own perhaps;
+        #: and those whose it reads and must find elsewhere.
+        self.replaced, self.renewed, self.read = list[Left](), list[Left](), list[Left]()
+        replaced, renewed = {*trace.replaced}, {*trace.renewed.values()}
+        for leaf, left in self.gradients.items():
+            (self.replaced if leaf in replaced else self.renewed if leaf in renewed else self.read).append(left)
+        #: Those whose former gradients a run reads and frees, by the instruction ahead of which it does.
+        self.freed: dict[int, list[Left]] = {}
         for b, at in trace.dropped.items():
-            self.freed_ahead.setdefault(at, []).append(self.by_leaf[trace.slots[b]])
+            self.freed.setdefault(at, []).append(self.gradients[trace.slots[b]])
         #: Requested and allocated bytes of all that is freed, and of what is never found in the places of its own.
         self.freed_bytes = self._bytes_of(trace.dropped)
-        self.freed_elsewhere = self._bytes_of(b for b in trace.dropped if trace.slots[b] not in own)
+        self.freed_elsewhere = self._bytes_of(b for b in trace.dropped if trace.slots[b] not in renewed)
+        #: Parts that were left to who holds a gradient in them; while one exists, the arena cannot be used again.
+        self.left_to_holders: list[ref[Part]] = []
         #: Do all ranges that stay alive count as allocated?
         self.is_open = False
-        left = {x.buffer for _, x in trace.left if x is not None}
+        own = {x.buffer for _, x in trace.left if x is not None}
         self.waiting = waiting_in(trace)
-        self.leave(list(self.waiting) if len(parts) > 1 else [b.index for b in self.program.made() if b.index in left])
+        self.leave(list(self.waiting) if len(parts) > 1 else [b.index for b in self.program.made() if b.index in own])
         for b, holders in self.waiting.items():
             self.part(b).block.keepers = [node for node, _ in holders]
 
@@ -92,17 +105,24 @@ class Binding:
         #: Requested and allocated bytes.
         self.lasting_bytes = sum(b.requested for b in self.lasting), sum(b.size for b in self.lasting)
 
-    def leave_to_holder(self, entry: Left) -> None:
+    def _show(self, left: Left) -> Left:
+        """Let a record have the gradient in the present part of its buffer."""
+        if left.operand is not None:
+            left.gradient = self.shown(left.operand)
+            left.array = left.gradient.array
+        return left
+
+    def leave_to_holder(self, left: Left) -> None:
         """Leave a gradient to who holds it, so that it is freed with its holder; another stands for its place from now on."""
-        old: Part = entry[1].storage
-        x = next(x for leaf, x in self.trace.left if leaf is entry[0])
-        if x is None or self._parts.get(x.buffer) is not old:
+        assert left.operand is not None
+        buffer = left.operand.buffer
+        old: Part = left.gradient.storage
+        if self._parts.get(buffer) is not old:
             return
-        del self._parts[x.buffer]
-        entry[1] = self.shown(x)
-        entry[2] = entry[1].array
-        entry[1].storage.replay, old.replay = old.replay, None
-        self.lasting[self.lasting.index(old.block)] = entry[1].storage.block
+        del self._parts[buffer]
+        new: Part = self._show(left).gradient.storage
+        new.replay, old.replay = old.replay, None
+        self.lasting[self.lasting.index(old.block)] = new.block
         self.left_to_holders = [part for part in self.left_to_holders if part() is not None] + [ref(old)]
         self.is_open = False
 
@@ -197,9 +217,8 @@ class Binding:
 
     def is_held(self) -> bool:
         """Does anything but its leaf hold a gradient that a run left, or will the next run read one that lies in the arena?"""
-        return bool(self.gradients) and (is_any_held(self.gradients) or (bool(self.read or self.left_to_holders) and (
-            any(g is not None and leaf.grad is g for leaf, g, _ in self.read)
-            or any(part() is not None for part in self.left_to_holders))))
+        return is_any_held(self.gradients.values()) or (bool(self.read or self.left_to_holders) and (
+            any(left.is_in_place() for left in self.read) or any(part() is not None for part in self.left_to_holders)))
 
 
 def _count_of_local() -> int:
@@ -212,12 +231,13 @@ def _count_of_local() -> int:
 _ALONE = _count_of_local()
 
 
-def is_any_held(entries: list[Left]) -> bool:
+def is_any_held(entries: Iterable[Left]) -> bool:
     """Does anything but its leaf hold any of these gradients, or is one no longer what was left: ``p.grad.data = other``?"""
     getrefcount = sys.getrefcount
-    for leaf, g, array in entries:
+    for left in entries:
+        g = left.gradient
         # The storage is referred to by the tensor, the binding and the argument.
-        if g is not None and (getrefcount(g) > _ALONE + (leaf.grad is g) or g.array is not array or g.edge is not None
-                              or getrefcount(g.storage) > 3):
+        if g is not None and (getrefcount(g) > _ALONE + (left.leaf.grad is g) or g.array is not left.array
+                              or g.edge is not None or getrefcount(g.storage) > 3):
             return True
     return False

@@ -69,12 +69,11 @@ class Replay:
         """Allocate an arena, and bind the calls to it."""
         # Frees what nothing holds of the old arena, and gradients that a run replaces: the new one may be the same memory.
         self._bound = None
-        read = set(self.trace.slots.values())
-        self._drop([[leaf, None, None] for leaf, _ in self.trace.left if leaf not in read])
+        self._drop([*map(Left, self.trace.replaced)])
         self._bound = Binding(self.trace, self.plan, self._take_arena())
-        for _, g, _ in self._bound.gradients:
-            if g is not None and type(g.storage) is Part:
-                g.storage.replay = ref(self)
+        for left in self._bound.gradients.values():
+            if left.lies_in_arena():
+                left.gradient.storage.replay = ref(self)
         return self._bound
 
     def _take_arena(self) -> Arena:
@@ -110,8 +109,8 @@ class Replay:
             self._play(bound, 0, inputs)
         except BaseException:
             # Other buffers may have overwritten them by now, and the function had dropped them.
-            for leaf, g, _ in bound.gradients:
-                leaf.grad = None if leaf.grad is g else leaf.grad
+            for leaf, left in bound.gradients.items():
+                leaf.grad = None if leaf.grad is left.gradient else leaf.grad
             bound.close()
             # What was updated before is updated.
             leave(counts[k] for k in bound.updated_before(self._failed))
@@ -124,17 +123,18 @@ class Replay:
         leave(counts)
         results = [self._result(bound, x, inputs, self._made) for x in self.program.outputs]
         self._drop(bound.read)
-        for leaf, g, _ in bound.gradients:
-            leaf.grad = g
+        for leaf, left in bound.gradients.items():
+            leaf.grad = left.gradient
         return results
 
-    def _drop(self, entries: list[Left]) -> None:
+    def _drop(self, entries: Sequence[Left]) -> None:
         """Drop the gradients that this run replaces, as the traced function did. Replays that had left them let them go."""
         if not entries:
             return
         lenders = set()
-        for leaf, g, _ in entries:
-            if leaf.grad is not g:
+        for left in entries:
+            leaf = left.leaf
+            if leaf.grad is not left.gradient:
                 if leaf.grad is not None:
                     lenders.add(leaf.grad.storage.lender)
                 leaf.grad = None
@@ -149,13 +149,13 @@ class Replay:
         try:
             bound = self._bound
             if bound is not None:
+                found = bound.gradients.values() if leaf is None else [bound.gradients[leaf]] if leaf in bound.gradients else []
                 # The user may have given the gradient to another leaf.
-                entries = bound.gradients if leaf is None else [bound.by_leaf[leaf]] if leaf in bound.by_leaf else []
-                gone = [e for e in entries if e[1] is not None and e[0].grad is not e[1] and type(e[1].storage) is Part]
-                bound.close([e[1].storage.block for e in gone if not is_any_held([e])])
-                for e in gone:
-                    if is_any_held([e]):
-                        bound.leave_to_holder(e)
+                gone = [left for left in found if left.lies_in_arena() and not left.is_in_place()]
+                held = [left for left in gone if is_any_held([left])]
+                bound.close([left.gradient.storage.block for left in gone if left not in held])
+                for left in held:
+                    bound.leave_to_holder(left)
         finally:
             self._lock.release()
 
@@ -171,7 +171,7 @@ class Replay:
         ledger, calls = self.device.ledger, bound.calls[part]
         (most_asked, most_taken), (asked, taken) = self._most[part], bound.freed_bytes
         # Gradients of before the run that lie in the arena count until the run frees them.
-        found_here = {g.storage.block for leaf, g, _ in bound.renewed if leaf.grad is g}
+        found_here = {left.gradient.storage.block for left in bound.renewed if left.is_in_place()}
         if ledger.log is None and (not bound.lasting or (bound.is_open and not self._in_two
                                                          and len(found_here) == len(bound.renewed))):
             # The same ranges would close and open again, and no log would show it; nor that results are allocated already.
@@ -179,7 +179,7 @@ class Replay:
             local.state.launch(self._run_calls, calls, part)
             (asked, taken), (lasting_asked, lasting_taken) = bound.freed_elsewhere, bound.lasting_bytes
             ledger.passed(most_asked - asked - lasting_asked - made_asked, most_taken - taken - lasting_taken - made_taken)
-            self._drop(bound.freed)
+            self._free(bound)
             return
         carried = part == 1 and ledger.log is not None
         if not carried:
@@ -200,7 +200,7 @@ class Replay:
             try:
                 if narration is not None:
                     serials = narration.write(*self.program.spans[part], partial(self._free_ahead_of, bound))
-                self._drop(bound.freed)
+                self._free(bound)
                 ledger.drain()
                 if part == 0:
                     bound.close(found_here)
@@ -210,11 +210,16 @@ class Replay:
                     narration.give_up()
                 raise
 
-    def _free_ahead_of(self, bound: Binding, k: int) -> None:
-        """Free the gradients of before the run that it frees ahead of instruction ``k``, and record that."""
-        if entries := bound.freed_ahead.get(k):
+    def _free(self, bound: Binding) -> None:
+        """Free all gradients of before the run that it frees."""
+        for entries in bound.freed.values():
             self._drop(entries)
-            bound.close([g.storage.block for leaf, g, _ in entries if g is not None and leaf.grad is g])
+
+    def _free_ahead_of(self, bound: Binding, k: int) -> None:
+        """Free those that it frees ahead of instruction ``k``, and record that."""
+        if entries := bound.freed.get(k):
+            self._drop(entries)
+            bound.close([left.gradient.storage.block for left in entries if left.is_in_place()])
 
     def _make_results(self, bound: Binding) -> tuple[int, int]:
         """Allocate results that the calls themselves copy out of the arena: their requested and allocated bytes."""
@@ -309,12 +314,9 @@ class Replay:
                 args[at] = None
 
     def _note_writes(self, inputs: Sequence[Any]) -> None:
-        for storage, tag in self._written:
-            storage.version += 1
-            storage.written_by = tag
-        for buffer, tag in self._written_later:
-            tensor = self.trace.slots[buffer].grad if buffer in self.trace.slots else self._tensor(buffer, inputs)[1]
-            storage = tensor.storage
+        later = [((self.trace.slots[b].grad if b in self.trace.slots else self._tensor(b, inputs)[1]).storage, tag)
+                 for b, tag in self._written_later]
+        for storage, tag in self._written + later:
             storage.version += 1
             storage.written_by = tag
 

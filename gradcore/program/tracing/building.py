@@ -74,6 +74,12 @@ class Trace:
     dropped: dict[int, int] = field(default_factory=dict)
 
     @cached_property
+    def replaced(self) -> list[Leaf]:
+        """The leaves whose gradients of before the run does not read, so that it can drop them as it begins."""
+        read = {*self.slots.values()}
+        return [leaf for leaf, _ in self.left if leaf not in read]
+
+    @cached_property
     def renewed(self) -> dict[int, Leaf]:
         """Made buffers that become the gradient of a leaf when that of before is freed already: they may lie in its place."""
         freed = {self.slots[b]: at for b, at in self.dropped.items()}
