@@ -208,7 +208,7 @@ class Stored:
 def _constructs(code: CodeType, a: Assignment, owners: list[Any], new: Container[Any]) -> bool:
     """Does a constructor assign to an attribute of the object that it makes, or of another new one?"""
     return code.co_name in _CONSTRUCTORS and a.instruction == "STORE_ATTR" and (
-        a.root == code.co_varnames[0] or all(x is not None and x in new for x in owners))
+        a.owner == code.co_varnames[0] or all(x is not None and x in new for x in owners))
 
 
 class Exchange:

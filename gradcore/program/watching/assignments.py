@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dis
 import functools
 import sys
 from collections import Counter
@@ -11,6 +10,7 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 from weakref import ref
 
+from gradcore.program.guarding.bytecode import Step, steps_of
 from gradcore.program.guarding.libraries import is_users
 from gradcore.program.guarding.values import asked, copied, equal, is_plain
 
@@ -25,10 +25,10 @@ _other = object()
 
 
 class Assignment(NamedTuple):
-    """An instruction that assigns to ``name``, with its line; ``start`` is its offset with its prefixes, ``at`` without.
+    """An instruction that assigns to ``name``, with its line; its prefixes lie at ``start`` or behind, itself ``at``.
 
     ``operator`` is the offset of the in-place operator whose result it assigns (``x.y += z``), or -1; ``owner`` is the variable
-    whose attribute it is, if that is loaded right before; ``root`` is the one in ``root.a = x`` or ``root.a += x``.
+    ``x`` in ``x.y = z`` and in ``x.y += z``, if it is one.
     """
 
     name: str
@@ -38,7 +38,6 @@ class Assignment(NamedTuple):
     operator: int
     instruction: str
     owner: str = ""
-    root: str = ""
 
 
 def assigned(code: CodeType, containers: Container[str], keeping: bool) -> Iterator[Assignment]:
@@ -46,73 +45,61 @@ def assigned(code: CodeType, containers: Container[str], keeping: bool) -> Itera
 
     With ``keeping``, assignments to attributes of the first argument are left out.
     """
-    return (found for found, container in _found(code, keeping) if container is None or container in containers)
+    return (a for a, container in _found(code) if (container is None or container in containers)
+            and not (keeping and a.operator < 0 and a.owner == code.co_varnames[0]))
 
 
 # Each trace asks about all functions that ran, and to disassemble them takes longer than all else that it does.
 @functools.lru_cache(maxsize=4096)
-def _found(code: CodeType, keeping: bool) -> list[tuple[Assignment, str | None]]:
+def _found(code: CodeType) -> list[tuple[Assignment, str | None]]:
     """Every assignment, and for one to an item of which variable."""
     made: list[tuple[Assignment, str | None]] = []
-    line, outside, start = code.co_firstlineno, "", None
-    before: Any = None
-    operator = -1
-    # The variable that was loaded right before; and by name of an attribute that an operator changes: the variable that has it.
-    root, changed = "", dict[str, str]()
-    copied = False
+    steps = steps_of(code)
+    line, outside = code.co_firstlineno, ""
     # What is loaded first where an expression begins: an item's target is loaded after the value, which may load more.
     begins: dict[tuple[int, int], str] = {}
-    for i in dis.get_instructions(code):
-        start = i.offset if start is None else start
-        if i.opname == "EXTENDED_ARG":
-            continue
-        if i.is_jump_target:
-            # `(x if y else z).a = 1`: what was loaded last is only one of those that may be there.
-            before, root = None, ""
-        line = (i.positions.lineno if i.positions else None) or line
+    for k, s in enumerate(steps):
+        line = s.begins[0] or line
         # Without columns (python -X no_debug_ranges), the last variable that was loaded is taken for the target.
-        at = (line, i.positions.col_offset) if i.positions and i.positions.col_offset is not None else (0, i.offset)
-        name, loaded = i.argval, before
-        # Newer Pythons load two variables with one instruction; the second is on top of the stack.
-        before = i.opname.startswith((*_LOADS, "STORE_FAST_LOAD_FAST")) and (name[-1] if isinstance(name, tuple) else name)
-        kept = i.opname == "STORE_ATTR" and keeping and loaded == code.co_varnames[0]
-        if not kept and (i.opname in _STORES or (i.opname in _CELLS and name in code.co_freevars)):
-            of = changed.pop(str(name), "") if operator >= 0 else root
-            owner = loaded or (of if operator >= 0 else "")
-            made.append((Assignment(str(name), line, start, i.offset, operator, i.opname,
-                                    owner if i.opname == "STORE_ATTR" else "", of), None))
-        if i.opname in ("LOAD_GLOBAL", "LOAD_DEREF") and name not in code.co_cellvars:
-            outside = begins[at] = str(name)
-        elif i.opname.startswith("LOAD_FAST"):
+        at = s.begins if s.ends != s.begins else (0, s.offset)
+        if s.opname in _STORES or s.opname in _ITEMS or (s.opname in _CELLS and s.argval in code.co_freevars):
+            operator, start = _operator(steps, k), steps[k - 1].offset + 1 if k else 0
+            container = begins.get(at, outside) if s.opname in _ITEMS else None
+            owner = "" if s.opname != "STORE_ATTR" else _loaded(steps, k) if operator < 0 else _changed(steps, k)
+            name = s.argval if container is None else f"an item of {container}"
+            made.append((Assignment(name, line, start, s.offset, operator, s.opname, owner), container))
+        elif s.opname in ("LOAD_GLOBAL", "LOAD_DEREF") and s.argval not in code.co_cellvars:
+            outside = begins[at] = s.argval
+        elif s.opname.startswith("LOAD_FAST"):
             begins[at] = ""
-        elif i.opname in ("STORE_FAST", "STORE_NAME", "POP_TOP", "RETURN_VALUE"):
+        elif s.opname in ("STORE_FAST", "STORE_NAME", "POP_TOP", "RETURN_VALUE"):
             outside = ""
-        elif i.opname in _ITEMS:
-            container = begins.get(at, outside)
-            made.append((Assignment(f"an item of {container}", line, start, i.offset, operator, i.opname), container))
-        if i.opname == "LOAD_ATTR" and copied:
-            changed[str(name)] = root
-        elif before:
-            root = str(before)
-        elif i.opname != "COPY":
-            root = ""
-        copied = i.opname == "COPY"
-        if i.opname != "SWAP":
-            operator = i.offset if i.opname == "BINARY_OP" and i.argrepr.endswith("=") else -1
-        start = None
     return made
 
 
-@functools.lru_cache(maxsize=4096)
-def _assigns(code: CodeType) -> bool:
-    return any(i.opname in _STORES | _CELLS | _ITEMS for i in dis.get_instructions(code))
+def _operator(steps: list[Step], k: int) -> int:
+    """The offset of the in-place operator whose result step ``k`` takes; -1 if it takes none."""
+    before = next((steps[j] for j in range(k - 1, -1, -1) if steps[j].opname != "SWAP"), None)
+    return before.offset if before is not None and before.opname == "BINARY_OP" and before.text.endswith("=") else -1
+
+
+def _loaded(steps: list[Step], k: int) -> str:
+    """The variable that is loaded right before step ``k``; "" if none is, or perhaps another one: ``(x if y else z).a = 1``."""
+    return str(steps[k - 1].argval) if k and steps[k - 1].opname.startswith(_LOADS) and not steps[k].target else ""
+
+
+def _changed(steps: list[Step], k: int) -> str:
+    """The variable in ``x.y += z``, of which step ``k`` sets the attribute: it was loaded, and copied to load the attribute."""
+    copy = next((j for j in range(k - 2, 0, -1) if steps[j].opname == "COPY" and not steps[j + 1].target
+                 and (steps[j + 1].opname, steps[j + 1].argval) == ("LOAD_ATTR", steps[k].argval)), 0)
+    return _loaded(steps, copy)
 
 
 @functools.lru_cache(maxsize=4096)
 def _places(code: CodeType) -> dict[int, tuple[str, str]]:
     """By offset of an instruction that assigns to an attribute: the variable that has the object, if one has, and the name;
     of one that assigns to a global: "" and the name."""
-    return {a.at: (a.owner, a.name) for a, _ in _found(code, False) if a.owner or a.instruction == "STORE_GLOBAL"}
+    return {a.at: (a.owner, a.name) for a, _ in _found(code) if a.owner or a.instruction == "STORE_GLOBAL"}
 
 
 class Steps:
@@ -143,7 +130,7 @@ class Steps:
             sys.settrace(None)
 
     def _follow(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if not is_users(frame.f_code) or not _assigns(frame.f_code):
+        if not is_users(frame.f_code) or not _found(frame.f_code):
             return None
         # Python 3.13 takes note of the wish for instructions only from a frame that has a function for them.
         frame.f_trace = self._note
