@@ -213,10 +213,10 @@ def plan(program: Program, renewed: Container[int] = ()) -> Plan:
     held = touched_together(program)
     if held:
         # A group whose results lie where it still reads would not be fused. The kernels of some read an operand to the end.
-        sooner: dict[int, int] = {}
-        tried = []
+        early, sooner, tried = [*made_early(program)], dict[int, int](), list[Plan]()
         for ends in ((held, sooner), (held,), (sooner,)):
-            tried.append(planned(program, _apart(program, found, renewed, ends), renewed, found.lanes, ends[0], found.nbytes))
+            fewer = _without_early(program, found, renewed, early, ends)
+            tried.append(planned(program, fewer, renewed, found.lanes, ends[0], found.nbytes))
             if tried[-1].nbytes <= found.nbytes:
                 return tried[-1]
         # No more is alive at once than in the other, but gaps between buffers differ.
@@ -231,7 +231,8 @@ def planned(program: Program, shared: dict[int, int], renewed: Container[int] = 
     """The plan of a program for given sharing: ``shared`` maps a buffer to the one whose place it takes. Places of buffers in
     ``held``, which may die before, go to no other until the given instruction, as far as ``limit`` bytes have room for that."""
     beside = beside or {}
-    homes, slots = _homes(program, shared, renewed, beside)
+    own = _own(program, renewed)
+    homes, slots = _places(own, shared, beside)
     #: Where each lane begins in its whole: the log shows them one after the other.
     starts: dict[int, int] = {}
     ends: dict[int, int] = {}
@@ -240,56 +241,63 @@ def planned(program: Program, shared: dict[int, int], renewed: Container[int] = 
         ends[lane.whole] = starts[index] + program.buffers[index].nbytes
     bound = lower_bound([*slots.values()])
     if held:
-        live = alive([*slots.values()], len(program.instructions))
-        for index, home in homes.items():
-            slot, until = slots[home], held.get(index, 0)
-            if _room(live, slot.size, limit, slot.last + 1, until):
+        room = _Room([*slots.values()], len(program.instructions), limit)
+        for b, home in homes.items():
+            slot, until = slots[home], held.get(b, 0)
+            if room.takes(slot.size, slot.last + 1, until):
                 slots[home] = slot._replace(last=until)
     offsets, nbytes, order = lay_out([*slots.values()])
     at = dict(zip(slots, offsets, strict=True))
-    apart = lower_bound([*_homes(program, {}, renewed, {})[1].values()])
-    return Plan({index: at[home] + starts.get(index, 0) for index, home in homes.items()}, nbytes, bound, order, dict(shared),
-                apart, beside)
+    return Plan({b: at[home] + starts.get(b, 0) for b, home in homes.items()}, nbytes, bound, order, dict(shared),
+                lower_bound([*own.values()]), beside)
 
 
-def _homes(program: Program, shared: dict[int, int], renewed: Container[int],
-           beside: dict[int, Lane]) -> tuple[dict[int, int], dict[int, Slot]]:
-    """The buffer in whose place each made buffer lies, its own or another's; and what each such place takes."""
+def _own(program: Program, renewed: Container[int]) -> dict[int, Slot]:
+    """What each made buffer takes if it lies in no other's place."""
+    return {b.index: Slot(round_up(b.nbytes), 0 if b.index in renewed else b.first, b.last) for b in program.made()}
+
+
+def _places(own: dict[int, Slot], shared: dict[int, int], lanes: dict[int, Lane]) -> tuple[dict[int, int], dict[int, Slot]]:
+    """By buffer the one in whose place it lies, itself or another; and what each such place takes."""
     homes: dict[int, int] = {}
     slots: dict[int, Slot] = {}
-    for b in program.made():
-        home = b.index
-        while home in shared or home in beside:
-            home = beside[home].whole if home in beside else shared[home]
-        homes[b.index] = home
-        size, first, last = slots.get(home, (0, b.first, b.last))
-        slots[home] = Slot(max(size, round_up(b.nbytes)), 0 if b.index in renewed else min(first, b.first), max(last, b.last))
+    for index, slot in own.items():
+        home = index
+        while home in shared or home in lanes:
+            home = lanes[home].whole if home in lanes else shared[home]
+        homes[index] = home
+        there = slots.get(home, slot)
+        slots[home] = Slot(max(there.size, slot.size), min(there.first, slot.first), max(there.last, slot.last))
     return homes, slots
 
 
-def _room(live: Any, size: int, limit: int, first: int, last: int) -> bool:
-    """Adds ``size`` bytes to those that are alive at some instructions, if there is room for them below ``limit``."""
-    during = live[first:last + 1]
-    if not during.size or during.max() + size > limit:
-        return False
-    during += size
-    return True
+class _Room:
+    """The bytes that may be alive at each instruction beside those of ``slots``, below a limit."""
+
+    def __init__(self, slots: Sequence[Slot], instructions: int, limit: int) -> None:
+        self._left = limit - alive(slots, instructions)
+
+    def takes(self, size: int, first: int, last: int) -> bool:
+        """Are so many bytes left at each instruction from ``first`` to ``last``? Then they are taken."""
+        during = self._left[first:last + 1]
+        if not during.size or during.min() < size:
+            return False
+        during -= size
+        return True
 
 
-def _apart(program: Program, found: Plan, renewed: Container[int], ends: Sequence[dict[int, int]]) -> dict[int, int]:
-    """What may share places without keeping a group from being fused, and what has no room below the peak to lie apart: until
-    its operand is read last, or until one of the given ends."""
-    allocated = _homes(program, found.shared, renewed, found.lanes)[1]
-    requested = [slot._replace(size=program.buffers[home].nbytes) for home, slot in allocated.items()]
-    lives = [alive(slots, len(program.instructions)) for slots in ([*allocated.values()], requested)]
-    peaks = [live.max() for live in lives]
-    shared = dict(found.shared)
-    for b in made_early(program):
-        if b in shared:
-            over = program.buffers[shared[b]]
-            for end in ends:
-                span = program.buffers[b].first, max(over.last, end.get(over.index, 0))
-                if all(_room(*where, *span) for where in zip(lives, (round_up(over.nbytes), over.nbytes), peaks, strict=True)):
-                    del shared[b]
-                    break
-    return shared
+def _without_early(program: Program, found: Plan, renewed: Container[int], early: Sequence[int],
+                   ends: Sequence[dict[int, int]]) -> dict[int, int]:
+    """Which buffers share places in a plan, less those of the ``early`` ones that have room below the peak to lie apart: until
+    the operand whose place they take is read last, or until one of the given ends, whichever is tried first and has it."""
+    _, slots = _places(_own(program, renewed), found.shared, found.lanes)
+    requested = [slot._replace(size=program.buffers[home].nbytes) for home, slot in slots.items()]
+    rooms = [_Room(of, len(program.instructions), lower_bound(of)) for of in ([*slots.values()], requested)]
+
+    def lies_apart(b: int, end: dict[int, int]) -> bool:
+        over = program.buffers[found.shared[b]]
+        span = program.buffers[b].first, max(over.last, end.get(over.index, 0))
+        return all(room.takes(size, *span) for room, size in zip(rooms, (round_up(over.nbytes), over.nbytes), strict=True))
+
+    apart = {b for b in early if b in found.shared and any(lies_apart(b, end) for end in ends)}
+    return {b: over for b, over in found.shared.items() if b not in apart}
