@@ -16,7 +16,8 @@ from typing import Any
 
 import gradcore
 from bench.workloads import WORKLOADS, step_on
-from gradcore.program.planning.plan import Plan, Slot, lay_out, lower_bound
+from gradcore.program.planning.packing import Slot, lay_out, lower_bound
+from gradcore.program.planning.plan import Plan
 from gradcore.spec import round_up
 
 BATCHES = {"small": (1, 64, 256), "large": (16, 512), "cnn": (1, 4, 8, 64, 128), "gpt": (1, 2, 8, 32)}

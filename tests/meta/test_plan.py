@@ -12,7 +12,8 @@ import gradcore
 from bench.workloads import WORKLOADS, step_on
 from gradcore.events import Site, Tag
 from gradcore.program import Buffer, Instruction, Operand, Program, plan
-from gradcore.program.planning.plan import Plan, Slot, by_ejection, by_gaps, in_time, lay_out, lower_bound, planned
+from gradcore.program.planning.packing import Slot, by_ejection, by_gaps, in_time, lay_out, lower_bound
+from gradcore.program.planning.plan import Plan, planned
 from gradcore.program.program import with_lifetimes
 from gradcore.program.replaying.narration import most_live
 from gradcore.spec import TensorSpec, round_up

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradcore.events import ALLOC, CONSUMED, DIED, DROP, FREE, KEEP, LAUNCH, MARK
 from gradcore.memory.arena import Range, close_ranges
-from gradcore.program.planning.plan import Slot, alive
+from gradcore.program.planning.packing import Slot, alive
 from gradcore.program.program import Operand, Program
 from gradcore.program.tracing.building import Trace
 from gradcore.spec import round_up
