@@ -12,8 +12,8 @@ from gradcore.dtypes import is_floating
 from gradcore.errors import TraceError
 from gradcore.events import Tag
 from gradcore.program.guarding.values import equal, is_plain, same_array
+from gradcore.program.replaying.differentiable import Differentiable
 from gradcore.program.replaying.replay import Replay
-from gradcore.program.tracing.differentiable import Differentiable
 from gradcore.program.tracing.templates import Array, Instance, Output, Templates, gradients_of, outputs_in
 from gradcore.program.watching.newness import New
 from gradcore.spec import TensorSpec

@@ -27,11 +27,12 @@ from gradcore.program.calls.unread import Unread
 from gradcore.program.planning.plan import Plan, plan
 from gradcore.program.program import Program
 from gradcore.program.replaying.capture import replay_of
+from gradcore.program.replaying.differentiable import Differentiable
 from gradcore.program.shipping.saved import save_entry
 from gradcore.program.tracing.carried import Carried, Exchange, joined, parted
-from gradcore.program.tracing.differentiable import Differentiable, Entered
 from gradcore.program.tracing.escapes import made_anew, relate, views_among
 from gradcore.program.tracing.recorder import busy
+from gradcore.program.tracing.second import Entered
 from gradcore.program.tracing.templates import kept_as_they_are, rebuilt
 from gradcore.program.tracing.tracing import Tracing
 from gradcore.units import count_of
@@ -101,13 +102,14 @@ class Compiled:
         if not -len(found) <= index < len(found):
             why = f"its last trace: {self.traces[-1]}" if self.traces else "call the function first"
             raise TraceError(f"cannot save program {index}: the cache has {count_of(len(found), 'program')}; {why}")
-        for schedule in found[index].replay.trace.schedules[:1]:
+        entry = found[index]
+        for schedule in entry.replay.trace.schedules[:1]:
             raise TraceError(f"cannot save program {index}, which steps a {type(schedule()).__name__}, as no file can: call "
                              "schedule.step() after the function")
-        for place in found[index].carried[:1]:
+        for place in entry.carried[:1]:
             raise TraceError(f"cannot save program {index}, which keeps a tensor in {place.name} from one call to the next: "
                              "pass that as an argument, and return it")
-        save_entry(path, found[index].replay.trace, found[index].guards, found[index].results)
+        save_entry(path, entry.replay.trace, entry.guards, entry.results)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """Bind like a function: a compiled function in a class is a method of its instances."""

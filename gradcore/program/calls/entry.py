@@ -15,9 +15,9 @@ from gradcore.engine.value import Value
 from gradcore.program.calls.keys import another, storage_of
 from gradcore.program.guarding.guards import Asking, Guard, Terms, same_object, weakly
 from gradcore.program.guarding.library_guards import ModuleGuard, OptimizerGuard
+from gradcore.program.replaying.differentiable import Differentiable
 from gradcore.program.replaying.replay import Replay
 from gradcore.program.tracing.carried import Place
-from gradcore.program.tracing.differentiable import Differentiable
 from gradcore.program.tracing.escapes import View
 
 

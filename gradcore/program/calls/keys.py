@@ -14,11 +14,10 @@ from gradcore.engine.owners import MOST
 from gradcore.engine.value import Value
 from gradcore.program.guarding.libraries import is_bound, is_opaque
 from gradcore.program.guarding.values import LONG, MOST_INSIDE, VALUES, attributes_of, buffer_of, has_buffer, mark_of
+from gradcore.program.replaying.arena import ALIGNED
 from gradcore.program.tracing.carried import Place
 from gradcore.spec import TensorSpec
 
-#: Kernels of a GPU may depend on the alignment of a tensor up to this many bytes.
-ALIGNED = 256
 #: The storage of a tensor.
 storage_of = attrgetter("storage")
 #: Types whose values are equal only if they are the same to every op; and others that are keyed by value.

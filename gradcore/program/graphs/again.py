@@ -28,7 +28,7 @@ from gradcore.engine.state import local
 from gradcore.events import VIEW, Raw
 from gradcore.ops.op import get_op
 from gradcore.program.calls.compiled import Compiled
-from gradcore.program.tracing.differentiable import COMPILED
+from gradcore.program.replaying.differentiable import COMPILED
 from gradcore.program.tracing.trace_log import TraceLog
 from gradcore.program.tracing.tracing import Noting
 

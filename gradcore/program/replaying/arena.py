@@ -11,6 +11,9 @@ from gradcore.memory.arena import Range, range_of, set_aside
 from gradcore.program.program import Program
 from gradcore.spec import TensorSpec, round_up
 
+#: Kernels of a GPU may depend on the alignment of a tensor up to this many bytes.
+ALIGNED = 256
+
 
 class Arena(Storage):
     """Memory that a plan divides into ranges: reserved as long as this lives, counted as allocated where ranges are open."""

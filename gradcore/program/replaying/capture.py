@@ -21,10 +21,9 @@ from gradcore.devices.precision import rounded
 from gradcore.errors import CaptureError, DeviceFault
 from gradcore.events import OUTSIDE
 from gradcore.memory.resource import Block
-from gradcore.program.calls.keys import ALIGNED
 from gradcore.program.planning.plan import Plan
 from gradcore.program.program import Instruction
-from gradcore.program.replaying.arena import moved, shift
+from gradcore.program.replaying.arena import ALIGNED, moved, shift
 from gradcore.program.replaying.binding import Binding
 from gradcore.program.replaying.fixed import Fixed
 from gradcore.program.replaying.replay import Replay, run_calls

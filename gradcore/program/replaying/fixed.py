@@ -13,9 +13,8 @@ from gradcore.devices.gpu.numbers import ROOM, Numbers
 from gradcore.devices.storage import Storage
 from gradcore.errors import OutOfMemory
 from gradcore.events import PROGRAM, Tag
-from gradcore.program.calls.keys import ALIGNED
 from gradcore.program.program import Number, Operand
-from gradcore.program.replaying.arena import moved, shift
+from gradcore.program.replaying.arena import ALIGNED, moved, shift
 from gradcore.program.replaying.binding import Binding
 from gradcore.spec import TensorSpec, round_up
 

@@ -18,10 +18,9 @@ from gradcore.engine.modes import no_grad
 from gradcore.engine.state import scoped
 from gradcore.engine.value import Value, value_over
 from gradcore.errors import ProgramError, SpecError, TraceError
-from gradcore.program.calls.keys import ALIGNED
 from gradcore.program.planning.plan import Plan, plan
 from gradcore.program.program import Operand, Program, options_of
-from gradcore.program.replaying.arena import moved, shift
+from gradcore.program.replaying.arena import ALIGNED, moved, shift
 from gradcore.program.replaying.capture import replay_of
 from gradcore.program.shipping.files import Shipment, read_program
 from gradcore.program.shipping.saved import current, save_trace
