@@ -3,21 +3,18 @@ are still of the class that they have the others from."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from itertools import chain
 from types import FunctionType, ModuleType
 from typing import Any
 
 from gradcore.nn.module import Module
-from gradcore.program.guarding.guards import AttributeOf, Guard, equal, identical, weakly
+from gradcore.program.guarding.guards import AttributeOf, Found, Guard, equal, identical, weakly
 from gradcore.program.guarding.libraries import is_of_library, is_users
 from gradcore.program.guarding.values import asked
 
-_Found = Iterator[tuple[Guard, tuple[Any, ...]]]
 
-
-def absent(owner: Any, names: frozenset[str]) -> _Found:
+def absent(owner: Any, names: frozenset[str]) -> Found:
     """A guard for each of these attributes that an object, or a class itself, lacks."""
     whose = owner.__name__ if isinstance(owner, type) else f"a {type(owner).__name__}"
     spaces = _spaces(owner)
@@ -26,7 +23,7 @@ def absent(owner: Any, names: frozenset[str]) -> _Found:
                ("absent", id(owner), name))
 
 
-def answered(owner: Any, names: frozenset[str]) -> _Found:
+def answered(owner: Any, names: frozenset[str]) -> Found:
     """A guard for all those that an object, a class or a module lacks, if a ``__getattr__`` of the user's may give them; and
     one for the class of an object of the user's."""
     kind = type(owner)

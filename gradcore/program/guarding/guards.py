@@ -170,6 +170,10 @@ class Guard(Asking):
         return f"the function changes what it reads: {self.why_not()}"
 
 
+#: Guards, each with a key that identifies the place that it reads.
+Found = Iterator[tuple[Asking, tuple[Any, ...]]]
+
+
 class TensorGuard(Guard):
     """A tensor is the same object with the same edge, and shows the same elements of the same memory."""
 
@@ -245,12 +249,6 @@ def items_of(name: str, look: Callable[[], Any]) -> Once:
     """Which objects a container has, by their ids, so that none is held."""
     return Once(name, lambda: ids_in(look()), ids_in(look()), equal,
                 f"the function changes what it reads: {name} has other items, or has them in another order")
-
-
-def entry(container: Any, key: Any) -> Any:
-    """What a dict has under a key, whatever a ``__getitem__`` of the user's makes of it."""
-    # An index would make an entry of a defaultdict that has none.
-    return dict.get(container, key) if isinstance(container, dict) else container[key]
 
 
 #: Types of random generators.

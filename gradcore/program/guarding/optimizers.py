@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gradcore.engine.value import Value
 from gradcore.optim import Optimizer
-from gradcore.program.guarding.guards import Asking, Guard, Item, Once, items_of, same_items, weakly
+from gradcore.program.guarding.entries import of_entries
+from gradcore.program.guarding.guards import Found, Guard, Item, Once, items_of, same_items, weakly
 from gradcore.program.guarding.library_guards import OptimizerGuard, plain_options
 from gradcore.program.guarding.names import Names
 from gradcore.program.guarding.values import equal, is_plain
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 INTERNAL = frozenset(("state", "param_groups", "_opt_called"))
 
 
-def of_optimizer(optimizer: Optimizer, names: Names, reach: Reach) -> Iterator[tuple[Asking, tuple[Any, ...]]]:
+def of_optimizer(optimizer: Optimizer, names: Names, reach: Reach) -> Found:
     """Guards for what code with these names can read of an optimizer's groups and state."""
     if not names.read.isdisjoint(("param_groups", "state")):
         yield OptimizerGuard(optimizer, names.options), ("groups", id(optimizer))
@@ -41,7 +42,7 @@ def of_optimizer(optimizer: Optimizer, names: Names, reach: Reach) -> Iterator[t
             yield items_of(f"{whose}[{label}]", partial(_objects, place)), (*key, "ids")
             # The guard of the groups has the tensors.
             tensors = {name for name, x in kept.items() if isinstance(x, Value)}
-            yield from reach.of_entries(f"{whose}[{label}]", place, kept, key, counts | tensors)
+            yield from of_entries(f"{whose}[{label}]", place, kept, key, reach, counts | tensors)
         else:
             yield from reach.of_value(f"{whose}[{label}]", place, kept, key)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Collection, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from functools import partial
 from importlib.util import resolve_name
+from itertools import chain
 from types import CodeType, FunctionType, MappingProxyType, MemberDescriptorType, MethodType, ModuleType, NoneType
 from typing import Any
 from weakref import ref
@@ -19,12 +20,13 @@ from gradcore.nn.members import KINDS
 from gradcore.nn.module import Module
 from gradcore.nn.parameter import is_lazy
 from gradcore.program.guarding.absent import absent, answered
+from gradcore.program.guarding.entries import of_entries
 from gradcore.program.guarding.frames import id_in
 from gradcore.program.guarding.guards import (
     GENERATORS,
-    Asking,
     Attribute,
     AttributeOf,
+    Found,
     Guard,
     Has,
     Item,
@@ -32,12 +34,10 @@ from gradcore.program.guarding.guards import (
     Once,
     TensorGuard,
     draws_from,
-    entry,
     identical,
     items_of,
     member_of,
     same_buffer,
-    same_entries,
     same_items,
     same_method,
     same_object,
@@ -67,9 +67,6 @@ from gradcore.program.guarding.values import (
     kinds_in,
     same_array,
 )
-
-#: Guards, each with a key that identifies the place that it reads.
-Found = Iterator[tuple[Asking, tuple[Any, ...]]]
 
 #: Attributes that modules use internally, which need no guards of their own.
 _INTERNAL = frozenset((*KINDS, "training", "forward", "_non_persistent_buffers_set", "_module_places", "_module_tree",
@@ -125,15 +122,7 @@ class Reach:
     def of_value(self, name: str, look: Callable[[], Any], value: Any, key: tuple[Any, ...]) -> Found:
         """Guards for a value, and for what the code can reach from it."""
         if isinstance(value, _DATA) and type(value) not in VALUES:
-            # One of a class of the user's may have attributes, and an equal one others.
-            names, own = self._names, attributes_of(value) or {}
-            if found := names.among(own):
-                yield self._identity(name, look, value), (*key, "itself")
-            for attribute in found:
-                yield from self._attribute(value, attribute, own[attribute])
-            yield (Guard(f"which attributes {name} has", lambda: names.among(attributes_of(look()) or {}), found, equal),
-                   (*key, "attributes"))
-            yield from self.of_object(type(value))
+            yield from self._beside_value(name, look, value, key)
         if is_lazy(value):
             # It has no bytes yet.
             yield Guard(name, look, (value, type(value)), same_of_its_class), key
@@ -170,13 +159,13 @@ class Reach:
                 yield Guard(f"maxlen of {name}", lambda: look().maxlen, value.maxlen, equal), (*key, "maxlen")
             if len(value) > MOST_INSIDE:
                 yield unseen(name), (*key, "unseen")
-            elif self._enters(value, items=True):
+            elif self.enters(value, items=True):
                 for k, item in enumerate(value):
                     # A set has no places, but its items are known to be the same.
                     at = weakly(item) if isinstance(value, (set, frozenset)) else lambda k=k: look()[k]  # type: ignore[misc]
                     yield from self.of_value(f"{name}[{k}]", at, item, (*key, k))
         elif isinstance(value, (dict, MappingProxyType)) and len(value) <= MOST:
-            yield from self.of_entries(name, look, value, key)
+            yield from of_entries(name, look, value, key, self)
         else:
             yield self._identity(name, look, value), key
             yield from too_long(name, look, key) if isinstance(value, LONG) else ()
@@ -188,26 +177,17 @@ class Reach:
             if isinstance(value, ref) and value() is not None:
                 yield from self.of_value(f"{name}()", lambda: look()(), value(), (*key, "target"))
 
-    def of_entries(self, name: str, look: Callable[[], Any], value: Any, key: tuple[Any, ...],
-                   unread: Collection[str] = ()) -> Found:
-        """Guards for the keys and values of a dict, except for those of the ``unread`` keys."""
-        # Tensors as keys are compared by identity.
-        yield (Guard(f"the keys of {name}", lambda: tuple(look()), tuple(value),
-                     same_items if any(isinstance(k, Value) for k in value) else equal), (*key, "keys"))
-        if not unread:
-            yield items_of(name, look), (*key, "ids")
-        if len(value) > MOST_INSIDE:
-            yield Guard(name, look, dict(value), same_entries), key
-            yield unseen(name), (*key, "unseen")
-        elif self._enters(value, items=True):
-            for k, item in [(k, v) for k, v in value.items() if k not in unread]:
-                for part in k if isinstance(k, (tuple, frozenset)) else (k,):
-                    yield from () if isinstance(part, Value) or is_plain(part) else self.of_object(part)
-                if isinstance(k, Value) and k.edge is None:  # It may be an argument, too.
-                    yield from self.of_value(f"a key of {name}", weakly(k), k, (*key, "key", id(k)))
-                label, at = repr(k) if is_plain(k) else f"a {type(k).__name__}", weakly(k)
-                yield from self.of_value(f"{name}[{label}]", lambda at=at: entry(look(), at()),  # type: ignore[misc]
-                                         item, (*key, "item", id(k)))
+    def _beside_value(self, name: str, look: Callable[[], Any], value: Any, key: tuple[Any, ...]) -> Found:
+        """Guards for the attributes of a number, a list or an array of a class of the user's, of which an equal one may have
+        others; and for that class."""
+        names, own = self._names, attributes_of(value) or {}
+        if found := names.among(own):
+            yield self._identity(name, look, value), (*key, "itself")
+        for attribute in found:
+            yield from self._attribute(value, attribute, own[attribute])
+        yield (Guard(f"which attributes {name} has", lambda: names.among(attributes_of(look()) or {}), found, equal),
+               (*key, "attributes"))
+        yield from self.of_object(type(value))
 
     def _of_bound(self, name: str, look: Callable[[], Any], method: Any, key: tuple[Any, ...]) -> Found:
         """Guards for the object that a method is bound to: ``get = table.get``."""
@@ -215,60 +195,68 @@ class Reach:
 
     def of_object(self, owner: Any) -> Found:
         """Guards for the attributes of an object that code names, and for the parameters, buffers and children of a module."""
-        if not self._enters(owner):
-            return
+        # Not a generator of its own, which would be one more level for each object in a chain of them.
+        if not self.enters(owner):
+            return iter(())
         names = self._names.union(*[self._own[i] for i in (id(owner),) if i in self._own])
         if "__match_args__" in names.read:
             names = names.union(Names(frozenset(getattr(type(owner), "__match_args__", ()))))
         if isinstance(owner, FunctionType):
-            for name in names.among(vars(owner)):
-                yield from self._attribute(owner, name, vars(owner)[name])
-            return
-        if not (isinstance(owner, (type, ModuleType)) and is_of_library(
-                owner.__name__ if isinstance(owner, ModuleType) else owner)):
-            yield from absent(owner, names.asked - _INTERNAL)
-            yield from answered(owner, (names.read | names.called) - _INTERNAL)
+            return self._of_these(owner, {a: vars(owner)[a] for a in names.among(vars(owner))})
+        if isinstance(owner, ModuleType) and is_of_library(owner.__name__):
+            return iter(())
+        if isinstance(owner, type) and is_of_library(owner):
+            return self._of_attributes(owner, names)
         if isinstance(owner, partial):
-            for part in ("func", "args", "keywords"):
-                yield from self._attribute(owner, part, getattr(owner, part))
-        elif isinstance(owner, Module):
-            yield ModuleGuard(owner), ("module", id(owner))
-            own = owner.__dict__
-            members = {name for part in KINDS for name in own[part]}
-            for name in names.among({a: x for a, x in own.items() if a not in members and a not in _INTERNAL}):
-                yield from self._attribute(owner, name, own[name])
-            for kind in ("_parameters", "_buffers"):
-                for tensor in own[kind].values():
-                    yield from self._of_tensor(tensor)
-            for child in own["_modules"].values():
-                # Code may read a child's options and not call it.
-                yield from self.of_object(child)
-            for hook in hooks_in(owner):
-                if isinstance(hook, partial):
-                    yield from self.of_object(hook)
-            # A call of a module runs its forward without naming it.
-            yield from self._of_class(owner, names._replace(read=names.read | {"forward"}))
-        elif not (isinstance(owner, ModuleType) and is_of_library(owner.__name__)):
-            own = {} if isinstance(owner, type) else asked(owner, "__dict__", {})
-            if is_optimizer(owner):
-                yield from of_optimizer(owner, self._names, self)
-                names, own = self._names, {a: x for a, x in own.items() if a not in INTERNAL and not a.startswith("_optim_")}
-            whole = (own.keys() - getattr(type(owner), "_compile_derived", ()) if is_whole(type(owner))
-                     else getattr(type(owner), "_compile_decides", ()))
-            if names.whole and not isinstance(owner, (type, ModuleType)) and is_settings(every := attributes_of(owner)):
-                whole = every or {}
-                yield (Guard(f"which attributes a {type(owner).__name__} has", lambda: tuple(own), tuple(own), equal),
-                       ("attributes", id(owner)))
-            names = names._replace(read=names.read.union(whole, data_of(owner) if names.whole else ()))
-            for name in names.among(own):
-                yield from self._attribute(owner, name, own[name])
-            if not isinstance(owner, ModuleType):
-                yield from self._of_class(owner, names)
+            found = self._of_these(owner, {part: getattr(owner, part) for part in ("func", "args", "keywords")})
+        else:
+            found = self._of_module(owner, names) if isinstance(owner, Module) else self._of_attributes(owner, names)
+        return chain(absent(owner, names.asked - _INTERNAL), answered(owner, (names.read | names.called) - _INTERNAL), found)
+
+    def _of_these(self, owner: Any, own: Mapping[str, Any]) -> Found:
+        for name, value in own.items():
+            yield from self._attribute(owner, name, value)
+
+    def _of_module(self, module: Module, names: Names) -> Found:
+        yield ModuleGuard(module), ("module", id(module))
+        own = module.__dict__
+        members = {name for part in KINDS for name in own[part]}
+        for name in names.among({a: x for a, x in own.items() if a not in members and a not in _INTERNAL}):
+            yield from self._attribute(module, name, own[name])
+        for kind in ("_parameters", "_buffers"):
+            for tensor in own[kind].values():
+                yield from self._of_tensor(tensor)
+        for child in own["_modules"].values():
+            # Code may read a child's options and not call it.
+            yield from self.of_object(child)
+        for hook in hooks_in(module):
+            if isinstance(hook, partial):
+                yield from self.of_object(hook)
+        # A call of a module runs its forward without naming it.
+        yield from self._of_class(module, names._replace(read=names.read | {"forward"}))
+
+    def _of_attributes(self, owner: Any, names: Names) -> Found:
+        """Guards for the attributes of any other object, of a class or of a module of Python."""
+        own = {} if isinstance(owner, type) else asked(owner, "__dict__", {})
+        if is_optimizer(owner):
+            yield from of_optimizer(owner, self._names, self)
+            names, own = self._names, {a: x for a, x in own.items() if a not in INTERNAL and not a.startswith("_optim_")}
+        whole = (own.keys() - getattr(type(owner), "_compile_derived", ()) if is_whole(type(owner))
+                 else getattr(type(owner), "_compile_decides", ()))
+        if names.whole and not isinstance(owner, (type, ModuleType)) and is_settings(every := attributes_of(owner)):
+            whole = every or {}
+            yield (Guard(f"which attributes a {type(owner).__name__} has", lambda: tuple(own), tuple(own), equal),
+                   ("attributes", id(owner)))
+        names = names._replace(read=names.read.union(whole, data_of(owner) if names.whole else ()))
+        for name in names.among(own):
+            yield from self._attribute(owner, name, own[name])
+        if not isinstance(owner, ModuleType):
+            yield from self._of_class(owner, names)
 
     def _of_tensor(self, tensor: Value | None) -> Found:
         """Guards for the attributes that a parameter has been given, such as marks for an optimizer, or may be given."""
         own = getattr(tensor, "__dict__", None)
-        if own is not None and self._enters(tensor):
+        if own is not None and self.enters(tensor):
             for name in self._names.among(own):
                 yield from self._attribute(tensor, name, own[name])
             yield from absent(tensor, self._names.asked)
@@ -333,7 +321,7 @@ class Reach:
                 yield Guard(f"the dict of {whose}", AttributeOf(of, "__dict__"), own, identical), ("dict", id(owner))
         yield from self.of_value(f"{name} of {whose}", look, value, ("attribute", id(owner), name))
 
-    def _enters(self, value: Any, items: bool = False) -> bool:
+    def enters(self, value: Any, items: bool = False) -> bool:
         """Is this the first time that the walk comes to the object, or to the ``items`` of a container, which may be one?"""
         known = (id(value), items) in self._entered
         self._entered.add((id(value), items))

@@ -50,10 +50,10 @@ from gradcore.engine.sites import is_inside
 from gradcore.engine.value import PLAIN, Value
 from gradcore.nn.utils import parametrize
 from gradcore.program.guarding.frames import by_id, line_of, upwards, users_line
-from gradcore.program.guarding.guards import Guard, Item, Never, identical, same_mark
+from gradcore.program.guarding.guards import Found, Guard, Item, Never, identical, same_mark
 from gradcore.program.guarding.libraries import is_library
 from gradcore.program.guarding.names import names_of
-from gradcore.program.guarding.reach import Found, Reach
+from gradcore.program.guarding.reach import Reach
 from gradcore.program.guarding.values import copied, equal, is_plain, mark_of
 from gradcore.utils.files import load
 
