@@ -147,8 +147,7 @@ class Replay:
         if self._in_two or not self._lock.acquire(False):
             return
         try:
-            bound = self._bound
-            if bound is not None:
+            if (bound := self._bound) is not None:
                 found = bound.gradients.values() if leaf is None else [bound.gradients[leaf]] if leaf in bound.gradients else []
                 # The user may have given the gradient to another leaf.
                 gone = [left for left in found if left.lies_in_arena() and not left.is_in_place()]
@@ -257,10 +256,9 @@ class Replay:
         if not bound.patches:
             return
         self._fill_in(bound, self.program.inputs, inputs)
-        array = self.device.array
         for buffer, leaf in self.trace.slots.items():
             for args, at, spec in bound.patches.get(buffer, ()):
-                args[at] = array(leaf.grad.storage.block, spec)
+                args[at] = self.device.array(leaf.grad.storage.block, spec)
 
     def _fill_in(self, bound: Binding, traced: Sequence[Operand], given: Sequence[Any]) -> None:
         """Put the arrays of tensors that are given for the ``traced`` ones into the arguments of the calls.
@@ -303,8 +301,7 @@ class Replay:
     def release(self) -> None:
         """Drop the inputs of the run, and release what waits for a second part. A finalizer may call this."""
         self._inputs, self._found = [], {}
-        bound = self._bound
-        if bound is None:
+        if (bound := self._bound) is None:
             return
         if self._in_two:
             for block in bound.lasting:
@@ -314,9 +311,12 @@ class Replay:
                 args[at] = None
 
     def _note_writes(self, inputs: Sequence[Any]) -> None:
-        later = [((self.trace.slots[b].grad if b in self.trace.slots else self._tensor(b, inputs)[1]).storage, tag)
-                 for b, tag in self._written_later]
-        for storage, tag in self._written + later:
+        for storage, tag in self._written:
+            storage.version += 1
+            storage.written_by = tag
+        for buffer, tag in self._written_later:
+            tensor = self.trace.slots[buffer].grad if buffer in self.trace.slots else self._tensor(buffer, inputs)[1]
+            storage = tensor.storage
             storage.version += 1
             storage.written_by = tag
 
