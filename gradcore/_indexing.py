@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.device import Device
+from gradcore.devices.device import Device, get_device
 from gradcore.devices.kernels import check_bounds
+from gradcore.engine.dlpack import gpu_of
 from gradcore.engine.owners import made_of_numbers, upload
 from gradcore.engine.sites import need_values
 from gradcore.engine.value import Value
 from gradcore.errors import DimError, SpecError
+from gradcore.functional.creation import over_gpu
 from gradcore.ops import creation, in_place, movement, placing, pointwise
 from gradcore.spec import TensorSpec
 
@@ -167,11 +169,13 @@ class _Mask:
 
 def _item(item: Any) -> Any:
     """An index, with masks as :class:`_Mask`. Raises :class:`DataDependentShape` for a mask on meta."""
+    if item is None or item is Ellipsis or (isinstance(item, (slice, int, np.integer)) and not isinstance(item, bool)):
+        return item
+    if not isinstance(item, Value) and (number := gpu_of(item)) is not None:
+        item, _ = over_gpu(item, get_device(f"cuda:{number}"))
     if _is_mask(item):
         need_values("a boolean index", item.storage.device, instead="use where()")
         return _Mask(item.storage.device.read(item.storage, item.spec))
-    if item is None or item is Ellipsis or (isinstance(item, (slice, int, np.integer)) and not isinstance(item, bool)):
-        return item
     if not isinstance(item, Value):
         array = np.asarray(item)
         if array.dtype.kind == "b":

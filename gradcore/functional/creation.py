@@ -10,8 +10,9 @@ import numpy as np
 
 from gradcore.arguments import warn
 from gradcore.devices.device import Device, device_of_new, devices, get_device
-from gradcore.dtypes import category, checked_dtype, default_float, is_floating, set_default_float
+from gradcore.dtypes import bfloat16, category, checked_dtype, default_float, is_floating, set_default_float
 from gradcore.engine.custom import custom_node
+from gradcore.engine.dlpack import Given, gpu_of
 from gradcore.engine.operands import install_transfer, plain_number
 from gradcore.engine.owners import borrow, is_traced, made_of_numbers, send, upload
 from gradcore.engine.state import local
@@ -56,17 +57,33 @@ def _has_doubles(data: Any) -> bool:
     return not isinstance(data, float) and getattr(data, "dtype", None) == np.float64
 
 
+def over_gpu(source: Any, device: Device) -> tuple[Tensor, bool]:
+    """A tensor over the memory of another library's on this GPU, or an empty one; and may the memory be written to?
+
+    The current stream waits for the work that the other library has submitted to its own.
+    """
+    # DLPack numbers the legacy default stream 1, though its handle is 0.
+    given = Given(source, device.current.handle or 1)
+    array = device.array_of_others(given)
+    dtype = bfloat16() if given.bfloat else np.dtype(array.dtype)
+    return borrow(array, device, dtype) if array.size else empty(*array.shape, dtype=dtype, device=device), given.writable
+
+
 def _read(data: Any) -> Any:
-    """Data in which tensors, also in lists, are arrays of their values, whether they require a gradient or not."""
-    if isinstance(data, Value):
-        return data.storage.device.read(data.storage, data.spec)
-    if isinstance(data, (list, tuple)) and builtins.any(isinstance(x, (Value, list, tuple)) for x in data):
-        return [_read(x) for x in data]
-    return data
+    """Data in which tensors, also in lists, are arrays of their values, whether they require a gradient or not. So are other
+    libraries' arrays on a GPU, which do not become NumPy's by themselves."""
+    if isinstance(data, (list, tuple)):
+        # By type, since a list may be long.
+        kinds = set(map(type, data))
+        return [_read(x) for x in data] if builtins.any(
+            issubclass(kind, (Value, list, tuple)) or hasattr(kind, "__dlpack_device__") for kind in kinds) else data
+    if not isinstance(data, Value) and (number := gpu_of(data)) is not None:
+        data, _ = over_gpu(data, get_device(f"cuda:{number}"))
+    return data.storage.device.read(data.storage, data.spec) if isinstance(data, Value) else data
 
 
 def tensor(data: Any, *, dtype: Any = None, device: str | int | Device | None = None, requires_grad: bool = False) -> Tensor:
-    """A new tensor with a copy of ``data``: a number, nested lists, an array or a tensor.
+    """A new tensor with a copy of ``data``: a number, nested lists, an array or a tensor, also another library's.
 
     Python floats get the default dtype, Python integers int64; arrays keep their dtype, also in lists. Raises TypeError or
     ValueError for data that is ragged or not numeric, RuntimeError for None.

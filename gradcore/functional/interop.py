@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.device import Device, device_of_new, get_device
-from gradcore.dtypes import bfloat16, is_floating
-from gradcore.engine.dlpack import Given, array_of, gpu_of, is_capsule
-from gradcore.engine.owners import borrow
+from gradcore.dtypes import is_floating
+from gradcore.engine.dlpack import array_of, gpu_of, is_capsule
 from gradcore.engine.value import Value
-from gradcore.functional.creation import copied, empty, from_numpy, tensor
+from gradcore.functional.creation import copied, from_numpy, over_gpu, tensor
 
 Tensor = Any
 
@@ -33,17 +32,13 @@ def from_dlpack(ext_tensor: Any, *, device: str | int | Device | None = None, co
         array = array_of(ext_tensor)
         shared = array.flags.writeable and array.size > 0
     else:
-        # DLPack numbers the legacy default stream 1, though its handle is 0.
-        given = Given(ext_tensor, home.current.handle or 1)
-        array = home.array_of_others(given)
-        shared = given.writable and array.size > 0
+        found, writable = over_gpu(ext_tensor, home)
+        shared = writable and found.spec.numel > 0
     if copy is False and (elsewhere or not shared):
         raise ValueError("from_dlpack(copy=False): read-only and empty arrays, and arrays for another device, must be copied")
     if number is None:
         return from_numpy(array) if shared and not copy and not elsewhere else tensor(array, device=device)
-    dtype = bfloat16() if given.bfloat else np.dtype(array.dtype)
-    found = borrow(array, home, dtype) if array.size else empty(*array.shape, dtype=dtype, device=home)
-    return found.to(device=device, copy=copy or (array.size > 0 and not shared))
+    return found.to(device=device, copy=copy or (found.spec.numel > 0 and not shared))
 
 
 def as_tensor(data: Any, dtype: Any = None, device: str | int | Device | None = None) -> Tensor:
@@ -70,7 +65,6 @@ def asarray(obj: Any, *, dtype: Any = None, device: str | int | Device | None = 
             requires_grad: bool = False) -> Tensor:
     """:func:`as_tensor`; with ``copy=True`` always a new tensor."""
     if requires_grad or copy:
-        obj = obj if gpu_of(obj) is None else as_tensor(obj, dtype, device)
         if isinstance(obj, Value):
             dtype, device = dtype or obj.spec.dtype, device_of_new(device, obj.storage.device)
         return copied(obj, dtype, device, requires_grad)

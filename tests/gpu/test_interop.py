@@ -74,6 +74,29 @@ def test_layouts_and_copies():
             make()
 
 
+def test_tensor_copies_arrays_of_cupys():
+    array, two = array_of(VALUES), array_of(np.array(2.0))
+    for given, wanted in ((array, VALUES), (array.T, VALUES.T), (array[:0], VALUES[:0]), ([array[0], [5, 6, 7, 8]],
+                          [[0, 1, 2, 3], [5, 6, 7, 8]]), ([two, 1.0], np.array([2.0, 1.0]))):
+        for options in ({}, {"device": "cuda"}, {"device": "cuda", "dtype": gradcore.float64, "requires_grad": True}):
+            x = gradcore.tensor(given, **options)
+            assert x.storage.nbytes == x.nbytes and x.device == options.get("device", "cpu")
+            assert (x.numpy(force=True) == wanted).all() and x.requires_grad == ("requires_grad" in options)
+            assert x.dtype == options.get("dtype", gradcore.float64 if x.shape == (2,) else gradcore.float32)
+    x = gradcore.ones(2, device="cuda").new_tensor(array)
+    array.set(VALUES * 0)
+    assert x.device == "cuda" and x.tolist() == VALUES.tolist()
+
+
+def test_arrays_of_cupys_as_indices():
+    rows, mask = array_of(np.array([2, 0])), array_of(np.array([True, False, True]))
+    x = gradcore.tensor(VALUES, device="cuda")
+    assert x[rows].tolist() == VALUES[[2, 0]].tolist() and x[mask, 1].tolist() == VALUES[[0, 2], 1].tolist()
+    x[mask] = 7
+    x[rows, 0] = 9
+    assert x[:, :2].tolist() == [[9, 7], [4, 5], [9, 7]]
+
+
 def test_an_array_over_a_tensor_keeps_its_bytes():
     device = gradcore.device("cuda")
     before = device.ledger.allocated
