@@ -304,14 +304,23 @@ def test_a_captured_program_sees_what_it_writes_to_memory_that_has_two_names(lie
     assert found(True) == found(False)
 
 
-def test_a_captured_program_rounds_as_an_eager_one_wherever_an_array_begins():
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_captured_program_rounds_as_an_eager_one_wherever_an_array_begins(parts):
     values = np.random.default_rng(0).standard_normal(5000).astype(np.float32)
-    array, f = array_of(values), lambda x: gradcore.stack([x.sum(), (x * x).mean()])
+    array, w = array_of(values), gradcore.full((2,), 3.0, device="cuda", requires_grad=parts > 1)
+
+    def f(x):
+        return gradcore.stack([x.sum(), (x * x * w[0]).mean()]) * w
+
     g = gradcore.compile(f)
-    for first in (0, 1, 1, 3, 0):
+    for first in (0, 0, 1, 1, 3, 64, 0, 1, 0):
         x = gradcore.from_dlpack(array[first:first + 4000])
-        assert g(x).tolist() == f(x).tolist()
-    assert "does not begin at a multiple of 256 bytes" in g.explain()
+        found = [(y := call(x)).tolist() + (gradcore.autograd.grad(y.sum(), w)[0].tolist() if parts > 1 else [])
+                 for call in (g, f)]
+        assert found[0] == found[1]
+        assert ("in its last run its kernels were launched one by one: the memory of an argument, another library's, does not "
+                "begin at a multiple of 256 bytes" in g.explain()) == (first % 64 > 0)
+    assert "are captured in one graph" in g.explain()
 
 
 @pytest.mark.parametrize("kind", ["SGD", "Adam", "RMSprop"])

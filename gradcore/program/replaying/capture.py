@@ -58,6 +58,11 @@ class CapturedReplay(Replay):
             self._clone = self.device.graphs.copy_array
         #: Where captured launches find what differs from run to run; None while kernels are called one by one.
         self._fixed: Fixed | None = None
+        #: The same, set aside for a run on arguments that cannot be copied; and why kernels are called one by one for now.
+        self._aside: Fixed | None = None
+        self._apart = ""
+        #: The bytes of device memory that it lacks.
+        self._lacking = 0
         #: The addresses that the run which goes on copies from.
         self._sources: list[int] = []
         #: By input buffer, for this run: the program's copy and the memory that it was copied from, each with how many bytes
@@ -91,17 +96,24 @@ class CapturedReplay(Replay):
     def _bind(self) -> Binding:
         self._forget()
         bound = super()._bind()
-        if self.reason:
-            return bound
+        self._fixed = self._aside = None
+        if not self.reason:
+            self._fix(bound)
+        return bound
+
+    def _fix(self, bound: Binding) -> None:
+        """Make the calls read fixed addresses, if there is room for what lies there."""
         try:
-            self._fixed = Fixed(bound)
+            fixed = Fixed(bound)
         except BaseException:
             # Some calls have no place for the inputs of a run any more: the next run binds again.
             self._bound = None
             raise
-        if self._fixed.reason:
-            self._give_up(self._fixed.reason)
-        return bound
+        self._apart, self._lacking = fixed.reason, fixed.lacking
+        if not fixed.reason:
+            self._fixed = fixed
+        elif not fixed.lacking:
+            self.reason = fixed.reason
 
     def _forget(self) -> None:
         """Drop the graphs, and count those that were never launched."""
@@ -124,8 +136,14 @@ class CapturedReplay(Replay):
     # -- running -------------------------------------------------------------------------------------------------------
 
     def _bring(self, bound: Binding, inputs: Sequence[Any]) -> None:
+        if self._lacking and self.device.ledger.pool.largest_free >= self._lacking:
+            self._fix(bound)
+        if self._aside is not None:
+            self._aside.redo(bound)
+            self._fixed, self._aside, self._apart = self._aside, None, ""
         if self._fixed is not None and (reason := self._no_copies(self._fixed, inputs)):
-            self._give_up(reason)
+            self._aside, self._fixed, self._apart = self._fixed, None, reason
+            self._aside.undo(bound)
         super()._bring(bound, inputs)
         if (fixed := self._fixed) is not None:
             traced = self.program.inputs
@@ -245,8 +263,9 @@ class CapturedReplay(Replay):
         if self.reason:
             return [f"its kernels are launched one by one: {self.reason}"]
         calls = [] if self._bound is None else self._bound.calls
-        return [f"{len(calls[part])} kernel calls are captured in one graph" + (", of the second part" if part else "")
-                for part in sorted(self._captured)]
+        found = [f"{len(calls[part])} kernel calls are captured in one graph" + (", of the second part" if part else "")
+                 for part in sorted(self._captured)]
+        return [*found, *([f"in its last run its kernels were launched one by one: {self._apart}"] if self._apart else [])]
 
 
 def _overlap(a: Block, b: Block) -> bool:

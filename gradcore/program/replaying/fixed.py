@@ -39,15 +39,20 @@ class Out(NamedTuple):
 
 
 class Fixed:
-    """The fixed addresses of one binding, whose calls it makes read them. ``reason`` says why that failed, or is ""."""
+    """The fixed addresses of one binding, whose calls it makes read them.
+
+    ``reason`` says why that failed, or is ""; ``lacking`` are the bytes of device memory for which there was no room, or 0.
+    """
 
     def __init__(self, bound: Binding) -> None:
         self._device, program = bound.device, bound.program
-        self.reason = ""
+        self.reason, self.lacking = "", 0
         #: The places that take arrays of a run, and those of numbers, as the binding had them: see :class:`Binding`.
         self._patches = {x.buffer: bound.patches.pop(x.buffer) for x in (*program.inputs, *program.cotangents)
                          if x.buffer in bound.patches}
-        self._numbers = bound.numbers
+        self._numbers = self._ours = bound.numbers
+        #: What the calls read instead: arrays over copies, and numbers of the table.
+        self._instead: list[tuple[Any, Any, Any]] = []
         #: The memory that the program owns, and the numbers in it.
         self.own: Storage | None = None
         self.table: Numbers | None = None
@@ -70,11 +75,19 @@ class Fixed:
         graphs, turns = self._device.graphs, at + count * ROOM
         spec, first = TensorSpec.of((turns + 2 * graphs.turn,), "uint8"), program.instructions[0].tag
         tag = Tag(PROGRAM, "", first.phase, "input", first.site, None, spec)
-        self.own = self._device.allocate(spec.nbytes, tag)
+        try:
+            self.own = self._device.allocate(spec.nbytes, tag)
+        except OutOfMemory as error:
+            # Not the error itself, whose traceback would keep the frames alive.
+            text, *_ = str(error).splitlines()
+            self.reason = f"there is no room for copies of what differs from run to run: {text}"
+            self.lacking = max(spec.nbytes, self._device.ledger.pool.largest_free + 1)
+            bound.patches |= self._patches
+            return
         for buffer, places in self._patches.items():
             home, low, _ = homes[buffer]
-            for args, k, spec in places:
-                args[k] = self._device.array(self.own.block, moved(spec, home - low))
+            self._instead += [(args, k, self._device.array(self.own.block, moved(spec, home - low)))
+                              for args, k, spec in places]
         start = self.own.block.address
 
         def copies(given: Sequence[Operand]) -> list[In]:
@@ -94,24 +107,35 @@ class Fixed:
                                          [] if k else [(x.home, x.nbytes) for x in self.out],
                                          None if k else self.table, start + turns + k * graphs.turn, tag) for k in range(2)]
         except OutOfMemory as error:
-            # Of pinned memory. Not the error itself, whose traceback would keep the frames alive.
+            # Of pinned memory.
             self.reason = str(error)
+            bound.patches |= self._patches
             return
-        bound.numbers = [[self._moving(args, k, position) for args, k, position in places] for places in self._numbers]
+        self._ours = [[self._moving(args, k, position) for args, k, position in places] for places in self._numbers]
+        self.redo(bound)
 
     def _moving(self, args: list[Any], k: int, position: int) -> tuple[list[Any], int, int]:
         """Let a call read a number from the table, and return the place of its value there."""
         assert self.table is not None
-        args[k] = number = self.table.number()
+        number = self.table.number()
+        self._instead.append((args, k, number))
         return self.table.values, number.at, position
 
     def undo(self, bound: Binding) -> None:
         """Let the calls take the inputs and the numbers of each run again."""
         bound.patches |= self._patches
-        for ours, places in zip(bound.numbers, self._numbers, strict=True):
+        for ours, places in zip(self._ours, self._numbers, strict=True):
             for (values, at, _), (args, k, _) in zip(ours, places, strict=True):
                 args[k] = values[at]
         bound.numbers = self._numbers
+
+    def redo(self, bound: Binding) -> None:
+        """Let the calls read the fixed addresses, also after :meth:`undo`."""
+        for buffer in self._patches:
+            bound.patches.pop(buffer, None)
+        for args, k, x in self._instead:
+            args[k] = x
+        bound.numbers = self._ours
 
     def sources(self, part: int, traced: Sequence[Operand], given: Sequence[Any]) -> list[int]:
         """The addresses that a run of the part copies from."""

@@ -317,3 +317,32 @@ def test_a_program_for_which_the_card_has_no_room_at_all_is_out_of_memory(bed, m
         with raises(OutOfMemory, "no room on the card for a captured program"):
             f(full(5))
     assert f(full(5)).tolist() == [15] * 4 and "are captured in one graph" in f.explain()
+
+
+def test_a_program_without_room_for_copies_runs_its_kernels_one_by_one_until_there_is(bed, monkeypatch):
+    weight, allocate = full(1.0).requires_grad_(), bed.device.allocate
+    optimizer = gradcore.optim.SGD([weight], lr=0.5)
+
+    @gradcore.compile
+    def f(x):
+        optimizer.step()
+        return x * weight.detach()
+
+    def full_up(nbytes, tag):
+        if tag.op == "program":
+            raise OutOfMemory(f"out of memory: planted for {tag.role} of {tag.op}\nand those who hold the rest")
+        return allocate(nbytes, tag)
+
+    monkeypatch.setattr(bed.device, "allocate", full_up)
+    weight.grad = full(4.0)
+    for k in range(7):
+        if k == 4:
+            # There is room, and the pool has it.
+            monkeypatch.undo()
+            gradcore.zeros(1 << 20, device="cuda")
+        optimizer.param_groups[0]["lr"] = k
+        assert f(full(1)).tolist() == [1 - 4 * sum(range(k + 1))] * 4
+        if 1 <= k < 4:
+            assert ("  in its last run its kernels were launched one by one: there is no room for copies of what differs "
+                    "from run to run: out of memory: planted for input of program") in f.explain().splitlines()
+    assert f.explain().endswith("captured in one graph") and len(bed.device.ledger.arenas) == 1

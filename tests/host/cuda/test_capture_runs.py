@@ -12,7 +12,6 @@ from gradcore import cuda
 from gradcore.devices import precision
 from gradcore.devices.gpu import mailbox as gpu_mailbox
 from gradcore.events import UNTAGGED
-from tests.conftest import raises
 from tests.host.cuda.captured_steps import Training, data, full, on, plant
 from tests.host.cuda.graph_bed import bits
 
@@ -309,21 +308,6 @@ def test_what_programs_own_is_said_to_be_theirs_where_it_grows(bed):
             f(x), f(x), f(x)
     (grown,) = (g for g in step.report.growth.grown if g.op == "program")
     assert grown.held_by == "program" and ": a compiled function's own\n" in str(step.report)
-
-
-def test_out_of_memory_for_the_programs_own_memory_leaves_things_usable(bed, monkeypatch):
-    def full_up(nbytes, tag):
-        raise gradcore.OutOfMemory(f"out of memory: planted for {tag.role} of {tag.op}")
-
-    f = gradcore.compile(lambda x: x * 2)
-    f(full(1))
-    monkeypatch.setattr(bed.device, "allocate", full_up)
-    with raises(gradcore.OutOfMemory, "planted for input of program"):
-        f(full(1))
-    monkeypatch.undo()
-    for k in range(3):
-        assert f(full(k)).tolist() == [2 * k] * 4
-    assert "are captured in one graph" in f.explain() and len(bed.device.ledger.arenas) == 1
 
 
 def test_a_report_of_a_captured_step_is_that_of_the_kernels_one_by_one(bed):
