@@ -145,6 +145,11 @@ class Program:
         later = () if self.split is None else self.instructions[self.split:]
         return {x.buffer: x.spec for i in reversed(later) for x in reversed(i.tensors())}
 
+    @cached_property
+    def returned(self) -> frozenset[int]:
+        """The buffers of results: copied out at the end of a part, which may be after the last instruction that reads them."""
+        return frozenset(x.buffer for x in (*self.outputs, *self.gradients) if x is not None)
+
     def node_of(self, made: Buffer) -> int:
         """The number of the node that a buffer was made for; 0 for one that another part of a chain makes."""
         return self.instructions[made.first].node if 0 <= made.first < len(self.instructions) else 0

@@ -39,13 +39,16 @@ def linear_with_relu(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
     return [[(bind(linear_relu, "linear"), given)], []]
 
 
-def gelu_with_slopes(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
+def gelu_with_slopes(steps: Steps, bind: Callable[..., Any], over: bool = False) -> Steps | None:
     """gelu recomputed, a linear layer's gradient, and gelu's gradient: one kernel for gelu and its gradient, between the
     products.
 
-    The gradient is written over its cotangent, if the plan has it there; the second product reads gelu's result.
+    The gradient is written over its cotangent, if the plan has it there; the second product reads gelu's result, which is
+    written ``over`` gelu's input if that is not read later: the plan may have put the cotangent in gelu's own place.
     """
     ((gelu, (x, out, _)),), ((_, (dy, _, weight, *made)),), ((_, (slopes, _, result, _)),) = steps
+    # Elsewhere the product might be by another algorithm.
+    out = x if over and (x.data.ptr - out.data.ptr) % _PLACE == 0 else out
     arrays = x, out, slopes, result
     if dy is None or weight is None or any(a is None or not a.flags.c_contiguous for a in arrays):
         return None
@@ -104,8 +107,8 @@ def keywords(kernel: Callable[..., Any]) -> dict[str, Any]:
 # With a further argument a norm's kernel does the next instruction too (``kernels.norms``). Its first result is the sixth
 # argument. Some blocks write results while others still read operands and the workspace, so these must not overlap.
 _RESULT = 5
-#: The bytes of a kernel's widest accesses.
-_ACCESS = 16
+#: The bytes of a kernel's widest accesses, and those of the multiples at which the plan's places begin.
+_ACCESS, _PLACE = 16, 512
 
 
 def norm_with_relu(steps: Steps, bind: Callable[..., Any]) -> Steps | None:
@@ -220,7 +223,8 @@ def _with_next(steps: Steps, kernel: Callable[..., Any], given: list[Any], resul
 
 KINDS: dict[str, Callable[[Steps, Callable[..., Any]], Steps | None]] = {
     "linear with relu": linear_with_relu, "linear gradient with relu's": linear_slopes_through_relu,
-    "gelu with slopes": gelu_with_slopes, "loss with slopes": loss_with_slopes,
+    "gelu with slopes": gelu_with_slopes, "gelu over its input with slopes": partial(gelu_with_slopes, over=True),
+    "loss with slopes": loss_with_slopes,
     "batch norm with relu": norm_with_relu,
     "counted batch norm with relu": counted_norm, "counted batch norm": counted_norm,
     "batch norm with relu gradient": norm_with_relu_slopes, "relu gradient with batch norm's": slopes_through_norm,

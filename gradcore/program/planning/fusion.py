@@ -46,9 +46,10 @@ def groups(program: Program) -> Iterator[Group]:
 
 def made_early(program: Program) -> Iterator[int]:
     """The gradients of linear layers' inputs in fused groups, which make them before the gradients of weights, which read these
-    inputs."""
-    for _, first, length in groups(program):
-        yield from (i.outputs[0].buffer for i in program.instructions[first:first + length] if i.op == "linear_grad")
+    inputs, unless that input is a gelu made elsewhere."""
+    for kind, first, length in groups(program):
+        yield from (i.outputs[0].buffer for i in program.instructions[first:first + length]
+                    if i.op == "linear_grad" and kind != "gelu over its input with slopes")
 
 
 def touched_together(program: Program) -> dict[int, int]:
@@ -167,6 +168,13 @@ def _known(program: Program, k: int, operand: int) -> bool:
     return x is None or program.buffers[x.buffer].kind in ("made", "captured")
 
 
+def _lives_over(program: Program, first: int, last: int) -> bool:
+    """Can gelu also be written over its input, which nothing reads afterwards?"""
+    again = program.instructions[first].operands[0].buffer
+    x = program.buffers[again]
+    return _last(program, first + 1) <= last and x.kind == "made" and x.last <= last and again not in program.returned
+
+
 def _passing(count: int) -> Callable[[Program, int, int], bool]:
     """A ``lives`` that says whether nothing reads the results of the first ``count`` instructions after the group."""
     return lambda program, first, last: all(_last(program, first + k) <= last for k in range(count))
@@ -199,7 +207,8 @@ AGAIN = {"layer_norm": "layer_norm_apply", "rms_norm": "rms_norm"}
 KINDS: dict[str, Kind] = {
     # The loss is written by the last of the three, and has bytes of its own if it still lives then.
     "loss with slopes": Kind(3, _is_loss_with_slopes, lambda program, first, last: _last(program, first) >= last),
-    # The cotangent of gelu is overwritten.
+    # The cotangent of gelu is overwritten, and its input, too, or else gelu needs a place of its own beside both.
+    "gelu over its input with slopes": Kind(3, _is_gelu_with_slopes, _lives_over),
     "gelu with slopes": Kind(3, _is_gelu_with_slopes, lambda program, first, last: _last(program, first + 1) <= last),
     # relu's input is never written; the gradient of relu reads its output.
     "linear with relu": Kind(2, _is_linear_with_relu, _passing(1)),

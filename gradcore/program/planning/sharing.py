@@ -24,12 +24,11 @@ from gradcore.spec import TensorSpec, round_up
 def shared_places(program: Program) -> dict[int, int]:
     """Maps each made buffer that can take the place of another one to that buffer."""
     ops = all_ops()
-    returned = _returned(program)
     found: dict[int, int] = {}
     for k, i in enumerate(program.instructions):
         op = ops.get(i.op)
         if op is not None and op.may_alias:
-            place = next((x.buffer for x in _over(op, i) if x.buffer not in returned and _ends(program, x, k)), None)
+            place = next((x.buffer for x in _over(op, i) if x.buffer not in program.returned and _ends(program, x, k)), None)
             if place is not None:
                 found[i.outputs[0].buffer] = place
     return found
@@ -51,11 +50,6 @@ def _ends(program: Program, x: Operand, k: int) -> bool:
     """Does the operand fill its buffer, and does that end at instruction ``k``?"""
     b = program.buffers[x.buffer]
     return b.kind == "made" and b.first < k == b.last and x.spec.contiguous and 0 < x.spec.nbytes == b.nbytes
-
-
-def _returned(program: Program) -> set[int]:
-    """The buffers of results: copied out at the end of a part, which may be after the last instruction that reads them."""
-    return {x.buffer for x in (*program.outputs, *program.gradients) if x is not None}
 
 
 # -- operands of cat ---------------------------------------------------------------------------------------------------
@@ -92,7 +86,6 @@ class Lane:
 
 def lanes(program: Program, renewed: Container[int] = ()) -> dict[int, Lane]:
     """The lane of each operand of a ``cat`` that can be made in its result."""
-    returned = _returned(program)
     users: dict[int, list[int]] = {}
     for k, i in enumerate(program.instructions):
         for buffer in dict.fromkeys(i.reads_and_writes()):
@@ -103,7 +96,7 @@ def lanes(program: Program, renewed: Container[int] = ()) -> dict[int, Lane]:
         if i.op == "cat" and i.outputs[0].buffer not in renewed:
             inside = _inside(program, i)
             # A result of cat in another one would need lanes within lanes.
-            if inside and wholes.isdisjoint(inside) and returned.isdisjoint(inside) and all(
+            if inside and wholes.isdisjoint(inside) and program.returned.isdisjoint(inside) and all(
                     _can_lie(program, users[buffer], k, buffer, lane) for buffer, lane in inside.items()):
                 found |= inside
                 wholes.add(i.outputs[0].buffer)

@@ -189,8 +189,8 @@ def test_what_is_live_at_a_launch_is_eagers_less_the_place_that_its_result_takes
         less.append(taken(run.programs[0], run.plans[0]) if wrap is gradcore.compile else places_taken(s.log))
         del run, model, optimizer
     eager, replayed = found
-    # In forward, a name refers to what an eager op reads; in backward, a fused group needs the input of a linear layer longer.
-    assert len(less[0]) >= 4 and len(less[1].keys() - less[0].keys()) > len(less[0].keys() - less[1].keys()) == 1
+    # In forward, a name refers to what an eager op reads.
+    assert len(less[0]) >= 4 and less[1].keys() > less[0].keys()
     assert replayed == [(op, phase, live + less[0].get(k, 0) - less[1].get(k, 0)) for k, (op, phase, live) in enumerate(eager)]
 
 
@@ -276,7 +276,7 @@ def test_the_gradient_of_many_scores_lies_in_their_place(loss: Callable[..., Any
                          ids=["GELU", "LayerNorm", "RMSNorm"])
 def test_the_gradient_of_an_input_that_is_recomputed_takes_its_place_where_there_is_no_room(
         rows: int, between: Callable[[], Any]) -> None:
-    """A fused kernel makes it before the gradient of the weight has read the input."""
+    """A fused kernel makes it before the gradient of the weight has read the input, unless that is gelu's result."""
     found, peaks = [], []
     x, y = gradcore.randn(rows, 32), gradcore.zeros(rows, dtype=gradcore.int64)
     for wrap in (lambda f: f, gradcore.compile):
@@ -300,4 +300,4 @@ def test_the_gradient_of_an_input_that_is_recomputed_takes_its_place_where_there
     program, plan = run.programs[0], run.plans[0]
     places = [plan.offsets[i.outputs[0].buffer] == plan.offsets[i.operands[1].buffer]
               for i in program.instructions if i.op == "linear_grad" and dict(i.attrs)["needs"][0]]
-    assert places == [False, rows == 512 and between is nn.GELU]
+    assert places == [between is nn.GELU] * 2
