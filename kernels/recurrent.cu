@@ -7,7 +7,7 @@
 //
 // Traffic in bytes of a step, n elements of s in a state: rnn reads 2 n s and writes n s, its gradient reads 3 n s and writes
 // n s; lstm reads 9 n s and writes 6 n s (7 in the last step), its gradient reads 9 n s and writes 5 n s; gru reads 7 n s (and its
-// bias) and writes 5 n s, its gradient reads 7 n s and writes 7 n s. With the product, rnn reads 2 n s, lstm 6 n s, and gru 4 n s.
+// bias) and writes 5 n s, its gradient reads 7 n s and writes 5 n s. With the product, rnn reads 2 n s, lstm 6 n s, and gru 4 n s.
 
 #include "common.cuh"
 
@@ -285,15 +285,16 @@ __global__ void lstm_grad(const T* dy, const T* dh, const T* dc, const T* gates,
 }
 
 // The gradient of the previous state has two parts: next_dh, which bypasses the product, and the product of this step's slopes,
-// which is added to it. dh, null for the last step, may share memory with next_dh.
+// those of what the state gives, which is added to it. What is given has the same slopes but for the third gate, which are dn.
+// dh, null for the last step, may share memory with next_dh.
 template <typename T, int N>
-__global__ void gru_grad(const T* dy, const T* dh, const T* gates, const T* before, T* dgiven, T* slopes, T* next_dh, i64 count,
+__global__ void gru_grad(const T* dy, const T* dh, const T* gates, const T* before, T* slopes, T* dn, T* next_dh, i64 count,
                          int size) {
     typedef WIDE(T) A;
     EACH(i, count) {
         i64 at = i * N, row = row_of(at, size), first = at + 2 * row * size;
         Pack<T, N> gate[4], to[3], d = read<N>(dy, at), back = read_or_zero<N>(dh, at);
-        Pack<T, N> was = read<N>(before, at), from_state;
+        Pack<T, N> was = read<N>(before, at), given;
         read_gates(gates, first + row * size, size, gate);
 #pragma unroll
         for (int k = 0; k < N; ++k) {
@@ -302,13 +303,12 @@ __global__ void gru_grad(const T* dy, const T* dh, const T* gates, const T* befo
             A slope = whole * ((A)1 - keep) * ((A)1 - fresh * fresh);
             to[0].of[k] = (T)(slope * (A)gate[3].of[k] * reset * ((A)1 - reset));
             to[1].of[k] = (T)(whole * ((A)was.of[k] - fresh) * keep * ((A)1 - keep));
-            to[2].of[k] = (T)slope;
-            from_state.of[k] = (T)(slope * reset);
+            to[2].of[k] = (T)(slope * reset);
+            given.of[k] = (T)slope;
             d.of[k] = (T)(whole * keep);
         }
-        write_gates(dgiven, first, size, to);
-        to[2] = from_state;
         write_gates(slopes, first, size, to);
+        write<N>(dn, at, given);
         write<N>(next_dh, at, d);
     }
 }

@@ -71,9 +71,9 @@ def _gru_grad_spec(dy: TensorSpec, gates: TensorSpec, out: TensorSpec, h0: Tenso
                    backwards: bool) -> Inferred:
     length, batch, size = out.shape
     given = TensorSpec.of((length, batch, 3 * size), out.dtype)
-    # What the state gives has gradients of its own, of all steps.
+    # What the state gives to one gate has gradients of its own, of all steps.
     return Inferred((given, weight.like(), TensorSpec.of((3 * size,), out.dtype), h0.like()),
-                    workspace=_step_bytes(given, weight, 2, given.numel))
+                    workspace=_step_bytes(given, weight, 2, out.numel))
 
 
 def _lstm_rule(g_out: Any, g_last: Any, g_gates: Any, g_cells: Any, gates: Any, cells: Any, out: Any, h0: Any, c0: Any,

@@ -9,7 +9,7 @@ import pytest
 
 import gradcore
 from gradcore import nn
-from gradcore.events import Launch
+from gradcore.events import Alloc, Launch
 from tests.conftest import raises
 from tests.host.nn.test_layers import values
 
@@ -210,3 +210,13 @@ def test_initial_states_that_do_not_fit_are_named_as_they_were_given() -> None:
              "LSTMCell: Expected hidden size (2, 4), got [4] for c")):
         with raises(kind, text):
             call()
+
+
+def test_the_gradient_of_a_gru_keeps_one_gate_of_all_steps_besides_its_results() -> None:
+    length, batch, size = 200, 3, 16
+    x = gradcore.ones(length, batch, size)
+    with gradcore.step() as step:
+        nn.GRU(size, size)(x)[0].sum().backward()
+    records = step.recording.records
+    asked = [r.requested for r in records if isinstance(r, Alloc) and (r.tag.op, r.tag.role) == ("gru_grad", "workspace")]
+    assert len(asked) == 1 and 0 < asked[0] - 4 * length * batch * size < 4 * length * batch * size // 4

@@ -127,15 +127,17 @@ def gru(given: Any, weight: Any, bias: Any, h0: Any, out: Any, gates: Any, works
 @gl.kernel
 def gru_grad(dy: Any, gates: Any, out: Any, h0: Any, weight: Any, dgiven: Any, dweight: Any, dbias: Any, dh0: Any,
              workspace: Any, *, backwards: bool) -> None:
-    slopes = split_workspace(workspace, (dgiven.size, h0.dtype))[0].reshape(dgiven.shape)
-    count = gl.length_of(h0.shape[-1], h0, dy, gates, out, dgiven, slopes, dh0)
+    size, dn = h0.shape[1], split_workspace(workspace, (out.size, h0.dtype))[0].reshape(out.shape)
+    count = gl.length_of(size, h0, dy, gates, out, dgiven, dn, dh0)
     total, dh = h0.size // count, None
     for t in steps(len(out), not backwards):
         gl.run("recurrent", "gru_grad", (h0.dtype, count), total, dy[t], dh, gates[t], before(t, out, h0, backwards), dgiven[t],
-               slopes[t], dh0, np.int64(total), np.int32(h0.shape[1]))
+               dn[t], dh0, np.int64(total), np.int32(size))
         dh = dh0
-        product(slopes[t], weight, dh, added=True)
+        product(dgiven[t], weight, dh, added=True)
     if dh is None:
         gl.zero(dh0)
-    _weight_gradient(slopes, out, h0, backwards, dweight)
-    fold("Sum", slopes, dbias, (0, 1))
+    _weight_gradient(dgiven, out, h0, backwards, dweight)
+    fold("Sum", dgiven, dbias, (0, 1))
+    # So far they were those of what the state gives.
+    copy(dn, dgiven[:, :, 2 * size:])

@@ -181,7 +181,7 @@ def gru(given: Array, weight: Array, bias: Array | None, h0: Array, out: Array, 
 def gru_grad(dy: Array, gates: Array, out: Array, h0: Array, weight: Array, dgiven: Array, dweight: Array, dbias: Array,
              dh0: Array, workspace: Array, *, backwards: bool) -> None:
     batch, size = h0.shape
-    product, dh, room, slopes = _rooms(workspace, weight, weight.shape, (batch, size), (batch, size), dgiven.shape)
+    product, dh, room, to_input = _rooms(workspace, weight, weight.shape, (batch, size), (batch, size), out.shape)
     dh0.fill(0)
     for t in steps(len(out), not backwards):
         r, z, n, from_state = (gates[t][:, k * size:(k + 1) * size] for k in range(4))
@@ -195,11 +195,12 @@ def gru_grad(dy: Array, gates: Array, out: Array, h0: Array, weight: Array, dgiv
         _times_tanh_slope(dn, n, room)
         np.multiply(dn, from_state, dr)
         _times_sigmoid_slope(dr, r, room)
-        slope = slopes[t]
-        slope[...] = dgiven[t]
-        np.multiply(slope[:, 2 * size:], r, slope[:, 2 * size:])
+        # The slopes of what the state gives differ from those of what is given in this gate alone.
+        to_input[t] = dn
+        np.multiply(dn, r, dn)
         np.multiply(dh, z, dh)
-        np.matmul(slope, weight, dh0)
+        np.matmul(dgiven[t], weight, dh0)
         np.add(dh0, dh, dh0)
-    _weight_gradient(slopes, out, h0, backwards, dweight, product)
-    column_sums(slopes.reshape(-1, slopes.shape[2]), dbias)
+    _weight_gradient(dgiven, out, h0, backwards, dweight, product)
+    column_sums(dgiven.reshape(-1, dgiven.shape[2]), dbias)
+    dgiven[:, :, 2 * size:] = to_input
