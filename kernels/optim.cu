@@ -239,10 +239,26 @@ struct Asgd {
     }
 };
 
+// A learning rate in device memory: half, bfloat, float or double.
+__device__ __forceinline__ double rate_at(const void* rate, int kind) {
+    return kind == 0 ? (float)*(const half*)rate : kind == 1 ? (float)*(const bfloat*)rate : kind == 2 ? *(const float*)rate
+                                                                                         : *(const double*)rate;
+}
+
+// An update's numbers for a rate, from those for a rate of 1.
+template <typename How> __device__ __forceinline__ void set_rate(How& how, double rate) { how.rate *= rate; }
+template <> __device__ __forceinline__ void set_rate(MeanHow& how, double rate) {
+    how.rate *= rate;
+    how.shrink = 1 - rate * (1 - how.shrink);
+}
+template <> __device__ __forceinline__ void set_rate(RpropHow&, double) {}
+
 // An update's numbers are a launch argument, unless `there` is given: then they are read from that address when the launch runs,
-// so a captured launch uses those of each run.
+// so a captured launch uses those of each run. So is the rate from `rate`, if that is given.
 template <typename Update, typename T>
 __global__ void step(const __grid_constant__ Group group, const __grid_constant__ typename Update::How given,
-                     const typename Update::How* there) {
-    update<Update, T>(group, there ? *there : given);
+                     const typename Update::How* there, const void* rate, int kind) {
+    typename Update::How how = there ? *there : given;
+    if (rate) set_rate(how, rate_at(rate, kind));
+    update<Update, T>(group, how);
 }

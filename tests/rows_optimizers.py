@@ -63,9 +63,9 @@ for _case, _centered, _moments, _momentum, _decay, _maximize in (
         _maximize, alpha=0.9, eps=1e-6)
 
 
-def adagrad(p: Any, g: Any, s: Any, lr: float) -> Any:
+def adagrad(p: Any, g: Any, s: Any, lr: float, divisor: float) -> Any:
     s = s + g * g
-    return p - lr * g / (np.sqrt(s) + 1e-6), s
+    return p - lr / divisor * g / (np.sqrt(s) + 1e-6), s
 
 
 def adadelta(p: Any, g: Any, v: Any, u: Any, lr: float) -> Any:
@@ -125,7 +125,7 @@ for _decay, _maximize in ((0.0, False), (0.1, True)):
         add("asgd_", f"decay {_decay} share {_share}", [two], (0.1, _share, 0.2), asgd, _decay, _maximize)
 for _decay, _maximize in ((0.0, False), (0.1, True)):
     _case = f"decay {_decay}"
-    add("adagrad_", _case, [positive], (0.1,), adagrad, _decay, _maximize, eps=1e-6)
+    add("adagrad_", _case, [positive], (0.1, 1.5), adagrad, _decay, _maximize, eps=1e-6)
     add("adadelta_", _case, [positive, positive], (0.1,), adadelta, _decay, _maximize, rho=0.9, eps=1e-6)
     add("lion_", _case, [two], (0.1, 0.8), lion(_decay), _decay, _maximize, decay_apart=True, beta2=0.9)
     for _apart in (False, True):

@@ -89,7 +89,8 @@ rmsprop_ = _update(
     "rmsprop", "squares means moments", "lr momentum", "alpha eps weight_decay maximize",
     "Tieleman and Hinton, lecture 6.5 of Neural Networks for Machine Learning, 2012; with ``means``, which center the squares, "
     "Graves, arXiv:1308.0850.")
-adagrad_ = _update("adagrad", "sums", "lr", "eps weight_decay maximize", "Duchi, Hazan and Singer, JMLR 12 (2011).")
+adagrad_ = _update("adagrad", "sums", "lr divisor", "eps weight_decay maximize",
+                   "Duchi, Hazan and Singer, JMLR 12 (2011). The step is lr / divisor.")
 adadelta_ = _update("adadelta", "squares deltas", "lr", "rho eps weight_decay maximize", "Zeiler, arXiv:1212.5701.")
 nadam_ = _update(
     "nadam", "means squares", "lr step ahead behind beta1", "beta2 eps weight_decay decoupled maximize",

@@ -67,8 +67,8 @@ class Adagrad(Stepped):
 
     @staticmethod
     def _optim_operands(group: Group, numbers: Numbers) -> tuple[Any, ...]:
-        rate = group["lr"]
-        return (rate / (1 + (numbers["step"] - 1) * group["lr_decay"]) if group["lr_decay"] else rate,)
+        # The op divides: what divided a rate that is a tensor would not be the update itself.
+        return group["lr"], 1 + (numbers["step"] - 1) * group["lr_decay"] if group["lr_decay"] else 1
 
 
 class Adadelta(Stepped):

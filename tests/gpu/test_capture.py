@@ -205,3 +205,41 @@ def test_graphs_give_their_memory_back():
         training.step(k)
     del training
     assert (device.ledger.allocated, len(device.ledger.arenas)) == before
+
+
+#: Options under which every number of an update that depends on the rate does something.
+RATED = {"SGD": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}, "Adam": {"amsgrad": True, "weight_decay": 0.1},
+         "AdamW": {"weight_decay": 0.1}, "RMSprop": {"centered": True, "momentum": 0.9}, "Adagrad": {"lr_decay": 0.1},
+         "Adadelta": {}, "Adamax": {"weight_decay": 0.1}, "Lion": {"weight_decay": 0.1},
+         "NAdam": {"weight_decay": 0.1, "decoupled_weight_decay": True},
+         "RAdam": {"weight_decay": 0.1, "decoupled_weight_decay": True}}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("kind", RATED)
+def test_a_rate_in_device_memory_is_read_there(kind, dtype):
+    def trained(device, compiled, tensor):
+        weight = gradcore.full((5,), 1.5, dtype=gradcore.float64, device=device, requires_grad=True)
+        rate = gradcore.tensor(0.25, device=device, dtype=getattr(gradcore, dtype)) if tensor else 0.25
+        optimizer = getattr(gradcore.optim, kind)([weight], lr=rate, **RATED[kind])
+
+        def step(x):
+            optimizer.zero_grad()
+            (weight * x).square().sum().backward()
+            optimizer.step()
+
+        run, found = gradcore.compile(step) if compiled else step, []
+        for k in range(6):
+            run(gradcore.full((5,), 1.0 + k, dtype=gradcore.float64, device=device))
+            found.append(weight.tolist())
+            if tensor:
+                rate.mul_(0.5)
+            else:
+                optimizer.param_groups[0]["lr"] *= 0.5
+        assert not compiled or "captured in one graph" in run.explain()
+        return found
+
+    eager = trained("cuda", False, True)
+    assert trained("cuda", True, True) == eager
+    for other in (trained("cuda", False, False), trained("cpu", False, True)):
+        np.testing.assert_allclose(eager, other, rtol=1e-12)

@@ -248,7 +248,7 @@ def test_adam_keeps_two_bytes_and_computes_in_four(emulated, kind):
     group["tensors"][:4, 0] = [c.array.ctypes.data for c in copies]
     how = np.array((0.1, 0.5, 1.5, 0.9, 0.99, 1e-3, 0.01, 1, 0), gpu_optimizers.ADAM)
     p, g, m, v = (read(c.array) for c in copies)
-    emulated.launch("optim", f"step<AdamOf<false>, {kind}>", 1, 256, (group, how, None))
+    emulated.launch("optim", f"step<AdamOf<false>, {kind}>", 1, 256, (group, how, None, None, np.int32(0)))
     m, v = 0.9 * m + 0.1 * g, 0.99 * v + 0.01 * g * g
     p = p * (1 - 0.001) - 0.2 * m / (np.sqrt(v) * 1.5 + 1e-3)
     for copy, expected in zip(copies, (p, g, m, v), strict=True):

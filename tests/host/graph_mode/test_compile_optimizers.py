@@ -46,7 +46,7 @@ X = (2, 4)
 def test_a_rate_that_is_a_tensor(kind: str, change: str) -> None:
     def train(wrap: Wrap) -> list[float]:
         model = nn.Linear(4, 3)
-        more = {"momentum": 0.9} if kind == "SGD" else {}
+        more = {"SGD": {"momentum": 0.9}, "Adagrad": {"lr_decay": 0.1}}.get(kind, {})
         optimizer = getattr(optim, kind)(model.parameters(), lr=gradcore.tensor(0.1), **more)
         step, losses = wrap(step_of(model, optimizer)), []
         for k in range(9):

@@ -9,12 +9,14 @@ import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import cupy
 import numpy as np
 
 from gradcore.devices.gpu import launch as gl
 from gradcore.devices.gpu.numbers import How, Moving
 from gradcore.devices.gpu.workspaces import on_stream
 from gradcore.devices.kernels import decays
+from gradcore.dtypes import is_floating
 from gradcore.tiling import CHUNK
 
 _GROUP = 64
@@ -33,22 +35,29 @@ MEAN = np.dtype([(name, "f8") for name in ("rate", "beta1", "beta2", "eps", "dec
                                            "adaptive")] + [("maximize", "i8")])
 RPROP = np.dtype([(name, "f8") for name in ("smaller", "larger", "least", "most")] + [("maximize", "i8")])
 ASGD = np.dtype([(name, "f8") for name in ("rate", "share", "shrink", "decay")] + [("maximize", "i8")])
+#: Those whose numbers for any rate follow from those for 1, and what the kernel calls the rate's dtype.
+_RATED = SGD, ADAM, SQUARE, MEAN
+_KINDS = {"float16": 0, "bfloat16": 1, "float32": 2, "float64": 3}
 
 
 def _update(name: str, dtype: Any, how: How, numbers: tuple[Any, ...], *lists: Sequence[Any]) -> None:
     """A launch of the update called ``name`` in kernels/optim.cu for each dtype and each 64 tensors; lists may be empty.
 
-    ``how(*numbers)`` are the fields of ``dtype``.
+    ``how(*numbers)`` are the fields of ``dtype``. A rate in device memory, which comes first, is read by the launch.
     """
-    there = numbers[0].block.hold(dtype, how, numbers) if type(numbers[0]) is Moving else None
+    rate, kind = None, 0
+    if isinstance(numbers[0], cupy.ndarray) and dtype in _RATED and is_floating(numbers[0].dtype):
+        (rate, *others), how = numbers, functools.partial(how, 1.0)
+        kind, numbers = _KINDS[rate.dtype.name], tuple(others)
+    there = numbers[0].block.hold(dtype, how, numbers) if numbers and type(numbers[0]) is Moving else None
     if any(hasattr(number, "shape") for number in numbers):
-        # A rate that is a tensor is read at each launch, behind what wrote it, whatever stream the user's own CuPy code has.
+        # Other tensors are read at each launch, behind what wrote them, whatever stream the user's own CuPy code has.
         gl.refuse_notes()
         with on_stream():
             numbers = tuple([float(x) if hasattr(x, "shape") else x for x in numbers])
     given = np.array(how(*map(float, numbers)), dtype) if there is None else np.zeros((), dtype)
-    for kind, blocks, group in _addressed(*lists):
-        gl.run_blocks("optim", "step", (name, kind), blocks, group, given, there)
+    for element, blocks, group in _addressed(*lists):
+        gl.run_blocks("optim", "step", (name, element), blocks, group, given, there, rate, np.int32(kind))
 
 
 def _addressed(*lists: Sequence[Any]) -> Iterator[tuple[Any, int, Any]]:
@@ -121,12 +130,12 @@ def rmsprop_(params: Sequence[Any], grads: Sequence[Any], squares: Sequence[Any]
 
 
 @gl.kernel
-def adagrad_(params: Sequence[Any], grads: Sequence[Any], sums: Sequence[Any], lr: Any, workspace: Any, *, eps: float,
-             weight_decay: float, maximize: bool) -> None:
-    def how(lr: float) -> tuple[Any, ...]:
-        return lr, 0.0, eps, weight_decay, 0.0, False, maximize, False
+def adagrad_(params: Sequence[Any], grads: Sequence[Any], sums: Sequence[Any], lr: Any, divisor: Any, workspace: Any, *,
+             eps: float, weight_decay: float, maximize: bool) -> None:
+    def how(lr: float, divisor: float) -> tuple[Any, ...]:
+        return lr / divisor, 0.0, eps, weight_decay, 0.0, False, maximize, False
 
-    _update("Adagrad", SQUARE, how, (lr,), params, grads, sums)
+    _update("Adagrad", SQUARE, how, (lr, divisor), params, grads, sums)
 
 
 @gl.kernel

@@ -158,9 +158,9 @@ def rmsprop_(params: Arrays, grads: Arrays, squares: Arrays, means: Arrays, mome
 
 
 @kernel
-def adagrad_(params: Arrays, grads: Arrays, sums: Arrays, lr: Any, workspace: Array, *, eps: float, weight_decay: float,
-             maximize: bool) -> None:
-    rate = float(lr)
+def adagrad_(params: Arrays, grads: Arrays, sums: Arrays, lr: Any, divisor: Any, workspace: Array, *, eps: float,
+             weight_decay: float, maximize: bool) -> None:
+    rate = float(lr) / float(divisor)
     for p, g, s, t, _ in _each(workspace, 2, weight_decay, 1.0, maximize, params, grads, sums):
         np.multiply(g, g, t)
         np.add(s, t, s)
