@@ -245,20 +245,24 @@ __device__ __forceinline__ double rate_at(const void* rate, int kind) {
                                                                                          : *(const double*)rate;
 }
 
-// An update's numbers for a rate, from those for a rate of 1.
-template <typename How> __device__ __forceinline__ void set_rate(How& how, double rate) { how.rate *= rate; }
-template <> __device__ __forceinline__ void set_rate(MeanHow& how, double rate) {
+// An update's numbers for `rate`, if that is `given`, from those for a rate of 1; else it is 1. Not in their own place: NVRTC takes
+// a variable that begins as a launch argument for the argument, which does not change.
+template <typename How> __device__ __forceinline__ How rated(How how, bool given, double rate) {
     how.rate *= rate;
-    how.shrink = 1 - rate * (1 - how.shrink);
+    return how;
 }
-template <> __device__ __forceinline__ void set_rate(RpropHow&, double) {}
+__device__ __forceinline__ MeanHow rated(MeanHow how, bool given, double rate) {
+    how.rate *= rate;
+    how.shrink = given ? 1 - rate * (1 - how.shrink) : how.shrink;
+    return how;
+}
+__device__ __forceinline__ RpropHow rated(RpropHow how, bool given, double rate) { return how; }
 
 // An update's numbers are a launch argument, unless `there` is given: then they are read from that address when the launch runs,
 // so a captured launch uses those of each run. So is the rate from `rate`, if that is given.
 template <typename Update, typename T>
 __global__ void step(const __grid_constant__ Group group, const __grid_constant__ typename Update::How given,
                      const typename Update::How* there, const void* rate, int kind) {
-    typename Update::How how = there ? *there : given;
-    if (rate) set_rate(how, rate_at(rate, kind));
-    update<Update, T>(group, how);
+    double by = rate ? rate_at(rate, kind) : 1;
+    update<Update, T>(group, rated(there ? *there : given, rate, by));
 }

@@ -119,6 +119,17 @@ def test_an_updates_numbers_are_read_once():
     assert max(found.start() for found in re.finditer(r"\sld\.\S*f64", code)) < code.index("st.global")
 
 
+@pytest.mark.parametrize(("update", "numbers"), [
+    ("Sgd", 4), ("AdamOf<false>", 7), ("AdamOf<true>", 7), ("Rmsprop", 5), ("Adagrad", 3), ("Adadelta", 4), ("Moments", 10),
+    ("Lion", 4), ("Adamax", 5), ("Rprop", 4), ("Asgd", 4)])
+def test_an_updates_numbers_and_its_rate_are_read_from_where_they_lie(update, numbers):
+    """NVRTC has taken a copy of the launch's argument for the argument itself, whatever was written to it."""
+    code = Nvrtc(library_path()).ptx(source_of("optim"), f"step<{update}, float>")
+    start = code[:code.index("st.global")]
+    assert start.count("ld.global.f64") == numbers + (update != "Rprop") and start.count("ld.param.f64") == numbers
+    assert ("_param_3]" in start) == (update != "Rprop")
+
+
 @pytest.mark.parametrize(("dtype", "factor"), [("float", "0f3ECC422A"), ("double", "0d3FD9884533D43651")])
 def test_gelus_gradient_is_rounded_alike_alone_and_beside_gelu(dtype, factor):
     """A product with the same factor is part of a fused multiply-add in both kernels: a replay has the bits of eager mode."""
