@@ -158,8 +158,12 @@ def _unread(operands: tuple[Any, ...], *results: Operand) -> bool:
 
 
 def _last(program: Program, k: int) -> int:
-    """The position of the last instruction that reads the first result of instruction ``k``."""
-    return program.buffers[program.instructions[k].outputs[0].buffer].last
+    """The position of the last instruction that reads the first result of instruction ``k``, behind all if it is returned."""
+    return _end(program, program.instructions[k].outputs[0].buffer)
+
+
+def _end(program: Program, buffer: int) -> int:
+    return len(program.instructions) if buffer in program.returned else program.buffers[buffer].last
 
 
 def _known(program: Program, k: int, operand: int) -> bool:
@@ -168,16 +172,15 @@ def _known(program: Program, k: int, operand: int) -> bool:
     return x is None or program.buffers[x.buffer].kind in ("made", "captured")
 
 
-def _lives_over(program: Program, first: int, last: int) -> bool:
-    """Can gelu also be written over its input, which nothing reads afterwards?"""
-    again = program.instructions[first].operands[0].buffer
-    x = program.buffers[again]
-    return _last(program, first + 1) <= last and x.kind == "made" and x.last <= last and again not in program.returned
-
-
 def _passing(count: int) -> Callable[[Program, int, int], bool]:
     """A ``lives`` that says whether nothing reads the results of the first ``count`` instructions after the group."""
     return lambda program, first, last: all(_last(program, first + k) <= last for k in range(count))
+
+
+def _lives_over(program: Program, first: int, last: int) -> bool:
+    """Can gelu also be written over its input, since nothing reads either afterwards?"""
+    given = program.instructions[first].operands[0].buffer
+    return _passing(2)(program, first, last) and program.buffers[given].kind == "made" and _end(program, given) <= last
 
 
 def _lives_again(op: str, program: Program, first: int, last: int) -> bool:
@@ -190,7 +193,7 @@ def _lives_again(op: str, program: Program, first: int, last: int) -> bool:
             return False
     elif not _known(program, first, 2):
         return False
-    return (all(program.buffers[x.buffer].last <= last for x in again.outputs)
+    return (all(_end(program, x.buffer) <= last for x in again.outputs)
             and (not added or _lives_added(program, first + 2, last)))
 
 
