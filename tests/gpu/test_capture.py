@@ -243,3 +243,22 @@ def test_a_rate_in_device_memory_is_read_there(kind, dtype):
     assert trained("cuda", True, True) == eager
     for other in (trained("cuda", False, False), trained("cpu", False, True)):
         np.testing.assert_allclose(eager, other, rtol=1e-12)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_gelu_is_not_written_over_an_input_that_is_also_the_cotangent(transposed):
+    rng = np.random.default_rng(0)
+    first, last, *data = (gradcore.tensor(rng.standard_normal((16, 16)).astype(np.float32), device="cuda") for _ in range(5))
+    first.requires_grad_()
+    last.requires_grad_()
+
+    def slopes(x):
+        hidden = gradcore.nn.functional.linear(x, first)
+        result = gradcore.nn.functional.linear(gradcore.nn.functional.gelu(hidden), last)
+        cotangent = hidden.detach()
+        return gradcore.autograd.grad(result, [first, last], cotangent.T if transposed else cotangent)
+
+    run = gradcore.compile(slopes)
+    for x in data:
+        assert [g.tolist() for g in run(x)] == [g.tolist() for g in slopes(x)]
+    assert "captured in one graph" in run.explain()
