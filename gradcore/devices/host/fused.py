@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from gradcore.devices.calls import Steps
 from gradcore.devices.host.kernel import PIECE_ROWS, Array, rows
@@ -37,13 +38,22 @@ def _bytes(array: Array) -> tuple[int, int]:
     return array.ctypes.data, array.nbytes
 
 
-def gelu_with_slopes(steps: Steps) -> Steps | None:
+def _in_place_of(a: Any, old: Array, new: Array) -> Any:
+    """An argument, or if it shows all of a contiguous array, the same of another one."""
+    return as_strided(new, a.shape, a.strides) if isinstance(a, np.ndarray) and _bytes(a) == _bytes(old) else a
+
+
+def gelu_with_slopes(steps: Steps, over: bool = False) -> Steps | None:
     """gelu recomputed, a linear layer's gradient, and gelu's gradient: gelu and its gradient share one evaluation of erf.
 
-    The gradient is written over its cotangent; the product that is written last serves as workspace until then.
+    The gradient is written over its cotangent; the product that is written last serves as workspace until then. gelu is written
+    ``over`` its input if that is not read later: the plan may have put the cotangent in gelu's own place.
     """
     (first,), (*products, cotangent), (second,) = steps
     (x, out, _), (slopes, _, result, _) = first[1], second[1]
+    if over:
+        products = [(f, [_in_place_of(a, out, x) for a in args]) for f, args in products]
+        out = x
     if not products or any(f not in PRODUCTS for f, _ in (products[0], cotangent)) or (
             _bytes(cotangent[1][-1]) != _bytes(slopes) or np.may_share_memory(slopes, out)):
         return None
@@ -112,4 +122,5 @@ def loss_with_slopes(steps: Steps) -> Steps | None:
     return [[], cotangent, [(run, [logits, given, target, target.view(f"u{target.itemsize}")])]]
 
 
-KINDS = {"gelu with slopes": gelu_with_slopes, "loss with slopes": loss_with_slopes}
+KINDS = {"gelu with slopes": gelu_with_slopes, "gelu over its input with slopes": partial(gelu_with_slopes, over=True),
+         "loss with slopes": loss_with_slopes}

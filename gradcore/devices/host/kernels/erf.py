@@ -137,13 +137,19 @@ def _slope_from_cdf(xs: Array, t: Array, s: Array, room: list[Array], tanh: bool
 
 
 def gelu_with_grad(x: Array, out: Array, slopes: Array, *temporaries: Array, tanh: bool = False) -> None:
-    """Write gelu to ``out``, and replace the cotangent in ``slopes`` by the gradient; six temporaries of a piece's length."""
+    """Write gelu to ``out``, which may be ``x``, and replace the cotangent in ``slopes`` by the gradient; six temporaries of a
+    piece's length."""
+    over = np.may_share_memory(x, out)
     for xs, outs, ds in pieces(x, out, slopes, length=temporaries[0].size):
         t, s, *room = (r[:xs.size] for r in temporaries)
         _normal_cdf(xs, t, room, tanh)
-        np.multiply(xs, t, outs)
+        # The slope is made of x, too, and leaves the last temporary alone.
+        made = room[-1] if over else outs
+        np.multiply(xs, t, made)
         _slope_from_cdf(xs, t, s, room, tanh)
         np.multiply(t, ds, ds)
+        if over:
+            np.copyto(outs, made)
 
 
 def whole_erf(x: Array) -> Any:
