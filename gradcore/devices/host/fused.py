@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -122,5 +123,6 @@ def loss_with_slopes(steps: Steps) -> Steps | None:
     return [[], cotangent, [(run, [logits, given, target, target.view(f"u{target.itemsize}")])]]
 
 
-KINDS = {"gelu with slopes": gelu_with_slopes, "gelu over its input with slopes": partial(gelu_with_slopes, over=True),
-         "loss with slopes": loss_with_slopes}
+KINDS: dict[str, Callable[[Steps], Steps | None]] = {
+    "gelu with slopes": gelu_with_slopes, "gelu over its input with slopes": partial(gelu_with_slopes, over=True),
+    "loss with slopes": loss_with_slopes}
