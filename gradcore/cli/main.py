@@ -100,8 +100,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(exit_.__context__, BrokenPipeError):
             return _unread()
         raise
-    except KeyboardInterrupt:
-        print("gradcore: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        error.args = ("interrupted",)
+        print(f"gradcore: {noted(error)}", file=sys.stderr)
         return 130
     except Exception as error:
         words = described(error, own, isinstance(error, _SAID)) if own is not None else None

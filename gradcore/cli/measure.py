@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> None:
     dataset = data_to_measure(options)
     found = []
     for batch_size in options.batch_sizes:
-        with console.status(f"batch {batch_size} on {device}"):
+        with console.status(f"batch {batch_size:,} on {device}"):
             found.append(measured(options.model, batch_size, device, options.optimizer, dataset, options.steps, options.seed))
     chosen, reports = found[0].optimizer, [each.report for each in found]
     if options.json:
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> None:
             console.print(f"{report.batch_size:>9,} {bar(report.peak.allocated / top, width)}", soft_wrap=True)
         console.print()
         for report in reports:
-            console.print(f"batch {report.batch_size}: the peak is reached by {reached_by(report.peak)}", soft_wrap=True)
+            console.print(f"batch {report.batch_size:,}: the peak is reached by {reached_by(report.peak)}", soft_wrap=True)
         line = fit(reports)
         if line is not None:
             console.print(f"allocated is about {line['fixed']:,} bytes plus {line['per_sample']:,.1f} per sample, within "

@@ -73,7 +73,7 @@ def of_step(run: Run, number: int) -> str:
     """A step's peak, on one line."""
     report = run.recordings[number].report
     peak = report.peak
-    batch = f", batch {report.batch_size}" if report.batch_size else ""
+    batch = f", batch {report.batch_size:,}" if report.batch_size else ""
     where = f", reached by {reached_by(peak)}" if peak.op else ""
     return f"{name_of_step(run, number)} on {report.device}{batch}: peak {format_bytes(peak.allocated)}{where}"
 

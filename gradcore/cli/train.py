@@ -91,17 +91,24 @@ def run(options: argparse.Namespace) -> None:
         # Not on standard output: a script that reads the JSON asked for another batch, too.
         print(f"gradcore: --batch-size {options.batch_size:,} is more than the {size:,} samples of {dataset.name}: "
               "each step takes all of them", file=sys.stderr)
-    console.print(f"{options.model} on {task.about}, batch {size}, {count_of(steps, 'step')} of {chosen} on {device}",
+    console.print(f"{options.model} on {task.about}, batch {size:,}, {count_of(steps, 'step')} of {chosen} on {device}",
                   soft_wrap=True)
     about = {"model": options.model, "data": dataset.name, "batch_size": size, "optimizer": chosen,
              "device": device.name, "seed": options.seed, "planned_steps": steps}
     started = time.perf_counter()
     batches = islice(task.batches(options.batch_size, options.seed), steps)
-    with _new_file(options, about) as file:
-        lines, (top_step, top) = _train(console, options, device, workload, optimizer, batches, steps, file)
-        result = task.result(workload.module, device)
-        seconds = time.perf_counter() - started
-        file.close({**result.figures, "seconds": seconds})
+    file = _new_file(options, about)
+    try:
+        with file:
+            lines, (top_step, top) = _train(console, options, device, workload, optimizer, batches, steps, file)
+            result = task.result(workload.module, device)
+            seconds = time.perf_counter() - started
+            file.close({**result.figures, "seconds": seconds})
+    except (Exception, KeyboardInterrupt) as error:
+        # A run without a step leaves no file.
+        if file.path.exists():
+            error.add_note(f"the run so far is in {file.path}")
+        raise
     first, *rest = result.lines
     console.print(f"\n{first} after {count_of(steps, 'step')} in {seconds:.1f} s\n", soft_wrap=True)
     for line in rest:

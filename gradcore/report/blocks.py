@@ -29,8 +29,11 @@ def block_plot(recording: Recording, *, width: int = 72, height: int = 12, color
     names = stacking(shown, "role")
     at = next(i for i, c in enumerate(shown) if c.peak)
     top = shown[at].allocated
-    mark, side, corner, floor = "▼│└─" if has_blocks() else "v|+-"
-    text = Text(f"{' ' * (12 + at)}{mark} peak {format_bytes(top)}\n")
+    mark, side, corner, floor, tick = "▼│└─┬" if has_blocks() else "v|+-+"
+    peak = f"peak {format_bytes(top)}"
+    # On the side of the mark where the plot has room: behind the last column it would be wrapped on a terminal.
+    left = at + 2 + len(peak) > len(shown) and len(peak) < at + 12
+    text = Text(f"{peak + ' ' + mark:>{13 + at}}\n" if left else f"{' ' * (12 + at)}{mark} {peak}\n")
     for row in range(height, 0, -1):
         label = format_bytes(top * row / height) if row in (height, (height + 1) // 2) else ""
         text.append(f"{label:>10} {side}")
@@ -38,7 +41,9 @@ def block_plot(recording: Recording, *, width: int = 72, height: int = 12, color
         for style, run in groupby(cells, key=lambda cell: cell[1]):
             text.append("".join(character for character, _ in run), style=style)
         text.append("\n")
-    text.append(f"{'0 B':>10} {corner}{floor * len(shown)}\n{' ' * 12}{_phases(recording, shown)}\n")
+    phases, begins = _phases(recording, shown)
+    axis = "".join(tick if column in begins else floor for column in range(len(shown)))
+    text.append(f"{'0 B':>10} {corner}{axis}\n{' ' * 12}{phases}\n")
     for name in reversed(names):
         nbytes = shown[at].sums.get(name, 0)
         text.append("  ■ " if color else f"  {LETTERS.get(name, _UNKNOWN)} ", style=COLORS.get(name) if color else None)
@@ -60,13 +65,18 @@ def _cell(column: Column, names: list[str], low: float, size: float, color: bool
     return (" ▁▂▃▄▅▆▇█"[eighths], COLORS.get(owner)) if color else (LETTERS.get(owner, _UNKNOWN), None)
 
 
-def _phases(recording: Recording, shown: list[Column]) -> str:
-    """A line with the name of each phase at the column where it begins, as far as there is room."""
-    line = ""
+def _phases(recording: Recording, shown: list[Column]) -> tuple[str, set[int]]:
+    """A line with the names of phases as far as there is room, and the columns where those after the first begin.
+
+    A name is where its phase begins, or further left: beyond the last column it would be wrapped on a terminal.
+    """
+    line, begins = "", set()
     for position, record in enumerate(recording.records):
         if isinstance(record, Mark) and record.what == "begin":
             label = "forward" if record.label == "step" else record.label
-            column = next((i for i, c in enumerate(shown) if c.position >= position), len(shown))
-            if label in ("forward", "backward", "optimizer") and column >= len(line):
-                line = f"{line:{column}}{label} "
-    return line.rstrip()
+            column = next((i for i, c in enumerate(shown) if c.position >= position), len(shown) - 1)
+            start = max(min(column, len(shown) - len(label)), 0)
+            if label in ("forward", "backward", "optimizer") and start >= len(line):
+                begins |= {column} if line else set()
+                line = f"{line:{start}}{label} "
+    return line.rstrip(), begins

@@ -66,7 +66,7 @@ def reached_by(peak: PeakPoint) -> str:
 def render(report: StepReport) -> str:
     """The report for a terminal."""
     peak = report.peak
-    batch = f", batch {report.batch_size}" if report.batch_size else ""
+    batch = f", batch {report.batch_size:,}" if report.batch_size else ""
     lines = [
         f"Device memory of one step on {report.device}{batch}: peak {format_bytes(peak.allocated)}",
         f"  requested {peak.requested:,}  allocated {peak.allocated:,}  reserved {peak.reserved:,} bytes",

@@ -1,4 +1,4 @@
-"""An interrupt of the command ``gradcore`` while its modules are imported, or in a finalizer."""
+"""An interrupt of the command ``gradcore``: while its modules are imported, in a finalizer, and in a run."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from gradcore.cli import train
+from gradcore.cli.main import main
+from gradcore.cli.steps import train_step
 
 ROOT = Path(__file__).resolve().parents[3]
 #: As an installer writes it.
@@ -70,3 +75,22 @@ def test_an_interrupt_of_a_finalizer_is_not_lost(tmp_path: Path, raised: str, te
     assert done.returncode == (130 if len(texts) == 1 else 1)
     assert all(text in done.stderr for text in texts)
     assert len(texts) > 1 or done.stderr == "gradcore: interrupted\n"
+
+
+@pytest.mark.parametrize(("number", "kind", "said"), [
+    (3, KeyboardInterrupt, "interrupted"), (3, ValueError, "planted"), (1, KeyboardInterrupt, "interrupted")])
+def test_a_run_that_is_cut_short_says_where_its_steps_are(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int,
+        kind: type[BaseException], said: str) -> None:
+    calls = iter(range(1, 9))
+
+    def step(*given: Any) -> Any:
+        if next(calls) == number:
+            raise kind("planted")
+        return train_step(*given)
+
+    monkeypatch.setattr(train, "train_step", step)
+    status = main(["train", "--steps", "5", "--quiet", "--device", "cpu", "--out", str(tmp_path)])
+    assert status == (130 if said == "interrupted" else 1)
+    there = [f"; the run so far is in {path}" for path in tmp_path.iterdir()]
+    assert len(there) == (number > 1) and capsys.readouterr().err == f"gradcore: {said}{''.join(there)}\n"

@@ -39,7 +39,7 @@ def test_a_picture_shows_roles_and_loss() -> None:
             view.update(StepFigures.of(number, loss, s.report), s)
             w.grad = None
     text = out.getvalue()
-    assert "step 2/2  peak " in text and "gradient" in text and "▼ peak" in text
+    assert "step 2/2  peak " in text and "gradient" in text and "▼" in text
     assert "loss 1.0000 █▁" in text, "the last step is drawn, however soon it comes"
 
 
@@ -58,11 +58,11 @@ def test_live_on_a_terminal_and_elsewhere(tmp_path: Path, monkeypatch: pytest.Mo
     words = ["train", "--steps", "3", "--device", "cpu", "--out", str(tmp_path), "--live"]
     assert main(words) == 0
     plain = capsys.readouterr().out
-    assert plain.count("peak requested") == 3 and "▼ peak" not in plain
+    assert plain.count("peak requested") == 3 and "▼" not in plain
     console, out = terminal()
     monkeypatch.setattr(train, "Console", lambda **_: console)
     assert main(words) == 0
-    assert "▼ peak" in out.getvalue() and "peak requested" not in out.getvalue()
+    assert "▼" in out.getvalue() and "peak requested" not in out.getvalue()
     # One that cannot move its cursor is no place to draw.
     console, out = terminal(TERM="dumb")
     assert main(words) == 0

@@ -33,20 +33,30 @@ STEP = step(
 
 def test_every_cell_has_the_letter_of_the_role_at_its_middle() -> None:
     # A row is 1 KiB. The word optimizer has no room: backward, which begins in column 8, right behind forward, reaches past it.
+    # The peak is named on the left of its mark, where there is room.
     text = block_plot(STEP, height=4, color=False)
     assert not text.spans and text.plain.splitlines() == [
-        "                     ▼ peak 4.00 KiB",
+        "       peak 4.00 KiB ▼",
         "  4.00 KiB │         R   W  ",
         "           │  ORRRRRRRGGGWGG",
         "  2.00 KiB │  ORRRRRRGGGGGGG",
         "           │ PPPPPPPPPPPPPPP",
-        "       0 B └────────────────",
+        "       0 B └────────┬───────",
         "            forward backward",
         "  W workspace                     0    0.0%",
         "  O output                        0    0.0%",
         "  R residual                  1,536   37.5%",
         "  G gradient                  1,536   37.5%",
         "  P parameter                 1,024   25.0%"]
+
+
+def test_no_line_is_wider_than_the_plot_though_the_peak_and_the_update_are_at_its_end() -> None:
+    late = step(Mark("begin", "step", 0), *[OTHER] * 12, Mark("begin", "backward", 0), *[OTHER] * 16, alloc(1, 512, "gradient"),
+                Mark("begin", "optimizer", 0), Mark("end", "step", 0))
+    mark, _, axis, phases, _ = block_plot(late, height=1, color=False).plain.splitlines()
+    assert (mark, axis, phases) == ("                               peak 512 B ▼",
+                                    "       0 B └─────────────┬─────────────────┬─",
+                                    "            forward      backward   optimizer")
 
 
 def test_in_color_a_cell_is_filled_in_eighths() -> None:
@@ -68,7 +78,7 @@ def test_a_role_that_has_no_letter_and_a_step_without_bytes() -> None:
         "     512 B │ ????????", "       0 B └─────────", "            forward",
         "  ? a role of a later version            512  100.0%"]
     assert block_plot(step(Mark("begin", "step", 0)), height=1).plain.splitlines() == [
-        "            ▼ peak 0 B", "       0 B │ ", "       0 B └─", "            forward"]
+        "   peak 0 B ▼", "       0 B │ ", "       0 B └─", "            forward"]
 
 
 def test_the_holders_of_the_peak_are_those_within_the_step_largest_first_then_oldest() -> None:

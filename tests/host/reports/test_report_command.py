@@ -20,6 +20,7 @@ from gradcore.report import Recording, load_report, load_run
 from gradcore.report.blocks import COLORS, LETTERS, block_plot
 from gradcore.report.run import RunWriter, StepFigures
 from gradcore.report.timeline import ROLE_ORDER, breakdown, columns, stacking
+from gradcore.units import format_bytes
 from tests.conftest import raises
 from tests.host.commands.test_cli import run as command
 from tests.host.reports.made_steps import corners, reached_again
@@ -65,7 +66,7 @@ def test_roles_have_colors_and_letters_of_their_own(recording: Recording) -> Non
 def test_blocks_in_a_terminal(recording: Recording) -> None:
     peak = recording.report.peak
     plain = block_plot(recording, width=60, height=8, color=False).plain.splitlines()
-    assert plain[0].strip().startswith("▼ peak ") and plain[0].index("▼") < 72
+    assert {*plain[0].split()} == {"▼", "peak", *format_bytes(peak.allocated).split()} and plain[0].index("▼") < 72
     rows = [line[12:] for line in plain[1:9]]
     assert all(row.strip() and set(row) <= {" ", *LETTERS.values()} for row in rows[1:])
     assert rows[0][plain[0].index("▼") - 12] != " ", "the mark stands above the highest column"
@@ -83,7 +84,7 @@ def test_blocks_in_a_terminal(recording: Recording) -> None:
 def test_the_peak_is_where_it_was_reached_again(width: int) -> None:
     made = reached_again()
     plain = block_plot(made, width=width, height=2, color=False).plain.splitlines()
-    assert plain[0] == f"{' ' * (12 + (width > 1) * 2)}▼ peak 1.00 KiB"
+    assert plain[0] == ("peak 1.00 KiB ▼" if width > 1 else "▼ peak 1.00 KiB").rjust(15 if width > 1 else 27)
     legend = {line[4:20].strip(): int(line.split()[-2]) for line in plain[5:]}
     assert {role: n for role, n in legend.items() if n} == made.report.by_role == {"output": 512, "parameter": 512}
 
@@ -93,7 +94,7 @@ def test_a_plot_where_the_terminal_lacks_block_characters(recording: Recording, 
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
     plain = block_plot(recording, width=60, height=8, color=False).plain
     monkeypatch.undo()
-    assert plain.isascii() and plain == drawn.translate(str.maketrans("▼│└─", "v|+-"))
+    assert plain.isascii() and plain == drawn.translate(str.maketrans("▼│└─┬", "v|+-+"))
 
 
 def test_report_of_a_run(capsys: Any, tmp_path: Path) -> None:
@@ -101,7 +102,7 @@ def test_report_of_a_run(capsys: Any, tmp_path: Path) -> None:
     run = load_run(next(tmp_path.glob("*.jsonl")))
     status, out, _ = command(capsys, "report", tmp_path)
     number, peak = run.find("peak")
-    assert status == 0 and f"the highest peak is in step {number};" in out and "▼ peak" in out and "5 steps, ended" in out
+    assert status == 0 and f"the highest peak is in step {number};" in out and "▼" in out and "5 steps, ended" in out
     assert f"reached by {peak.report.peak.op} in layer" in out and "model mlp" in out
     largest = peak.report.top[0]
     assert f" {largest.allocated:,} " in out and largest.op in out
