@@ -20,7 +20,7 @@ from gradcore.errors import OutOfMemory
 from gradcore.memory.stack import unnamed
 from gradcore.report.step import StepReport
 from gradcore.report.text import reached_by
-from gradcore.units import format_bytes, parse_bytes
+from gradcore.units import count_of, format_bytes, parse_bytes
 
 #: The largest batch that is tried.
 MOST = 1 << 40
@@ -132,7 +132,7 @@ def run(options: argparse.Namespace) -> int:
           f"  reached by {found.reached_by}\n"
           f"  one more sample adds {found.one_more - found.allocated:,} bytes to the peak"
           f"{_stopped(found, budget, options.mode)}\n"
-          f"  predicted from shapes in {len(found.tried)} attempts; {tried}")
+          f"  predicted from shapes in {count_of(len(found.tried), 'attempt')}; {tried}")
     if not found.settled:
         last = taken[found.batch_size]
         print(f"  This holds for {last.steps} steps: " +

@@ -10,6 +10,7 @@ from gradcore.engine.state import local
 from gradcore.engine.value import Value, alias
 from gradcore.errors import DeviceError, SpecError
 from gradcore.ops.movement import clone
+from gradcore.units import count_of
 
 
 class as_user:
@@ -53,7 +54,7 @@ def _all_replaced(gs: list[Any], result: Any, whose: str) -> list[Any]:
     """Gradients replaced by what a hook of a node returned: a tuple with one for each, or the only one."""
     parts = result if isinstance(result, tuple) else (result,)
     if len(parts) != len(gs):
-        raise TypeError(f"{whose} must return {len(gs)} gradients, but returned {len(parts)}")
+        raise TypeError(f"{whose} must return {count_of(len(gs), 'gradient')}, but returned {len(parts)}")
     return [replaced(g, part, whose) for g, part in zip(gs, parts, strict=True)]
 
 

@@ -15,6 +15,7 @@ from gradcore.engine.state import Where
 from gradcore.events import WRITTEN, Invocation, Site, Tag
 from gradcore.ops.op import Inferred, Op, Rule
 from gradcore.spec import TensorSpec
+from gradcore.units import count_of
 
 # What a slot holds.
 INPUT, OUTPUT, AUX, OVERWRITTEN = range(4)
@@ -291,7 +292,7 @@ def infer(op: Op, inputs: tuple[Any, ...], counts: tuple[int, ...] | None, attrs
             raise TypeError(f"{op.name}() got an unexpected keyword argument {name!r}; it takes {tuple(op.attrs)}")
     if counts is None:
         if len(inputs) > len(op.inputs):
-            raise TypeError(f"{op.name}() takes {len(op.inputs)} operands {op.inputs}, but got {len(inputs)}")
+            raise TypeError(f"{op.name}() takes {count_of(len(op.inputs), 'operand')} {op.inputs}, but got {len(inputs)}")
         counts = (1,) * len(op.inputs)
     for name, spec in zip(op.inputs, inputs, strict=False) if type(None) in inputs else ():
         if spec is type(None) and name not in op.optional and not op.lists:

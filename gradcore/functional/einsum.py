@@ -14,6 +14,7 @@ from gradcore.functional.matrices import diagonal
 from gradcore.functional.products import total
 from gradcore.functional.shape import listed
 from gradcore.ops import elementwise, linalg, movement
+from gradcore.units import count_of
 
 Tensor = Any
 #: A tensor, and a label for each of its dimensions.
@@ -85,7 +86,7 @@ def _parse(equation: str, operands: list[Tensor]) -> tuple[list[list[Any]], list
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     if len(terms) != len(operands):
-        raise SpecError(f"einsum(): the equation {equation!r} has subscripts for {len(terms)} operands, but got "
+        raise SpecError(f"einsum(): the equation {equation!r} has subscripts for {count_of(len(terms), 'operand')}, but got "
                         f"{len(operands)}")
     inputs = []
     for term, x in zip(terms, operands, strict=True):

@@ -8,6 +8,7 @@ from typing import Any
 
 from gradcore.nn import paths
 from gradcore.nn.module import Module
+from gradcore.units import count_of
 
 
 class _Numbered(Module):
@@ -22,7 +23,7 @@ class _Numbered(Module):
     def _module_name(self, index: int) -> str:
         count = len(self._modules)
         if not -count <= index < count:
-            raise IndexError(f"index {index} is out of range of {count} modules")
+            raise IndexError(f"index {index} is out of range of {count_of(count, 'module')}")
         return list(self._modules)[index]
 
     def __getitem__(self, index: int | slice) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 from gradcore.events import Network, Tag
 from gradcore.reading import layer_in, network_names
 from gradcore.spec import TensorSpec
+from gradcore.units import count_of
 
 #: Where a buffer's bytes come from: an argument of the traced function; a tensor from before the run (a parameter, a buffer,
 #: an optimizer's state); the gradient of a leaf when the run begins; an instruction.
@@ -185,8 +186,8 @@ class Program:
         return f"{k:4} {made} = {i.op}({', '.join(map(self._text, i.operands))}{attrs}){room}  # {where}; {lives}".rstrip("; ")
 
     def _counts(self) -> str:
-        return (f"program on {self.device}: {len(self.instructions)} instructions, {len(self.made())} buffers made, "
-                f"{sum(b.kind == 'captured' for b in self.buffers)} captured")
+        return (f"program on {self.device}: {count_of(len(self.instructions), 'instruction')}, "
+                f"{count_of(len(self.made()), 'buffer')} made, {sum(b.kind == 'captured' for b in self.buffers)} captured")
 
     def __repr__(self) -> str:
         return f"<{self._counts()}>"

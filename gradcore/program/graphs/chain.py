@@ -25,6 +25,7 @@ from gradcore.program.tracing.templates import Templates, rebuilt
 from gradcore.program.tracing.trace_log import BEYOND
 from gradcore.program.tracing.tracing import as_forward
 from gradcore.spec import TensorSpec
+from gradcore.units import count_of
 
 
 @dataclass
@@ -175,7 +176,7 @@ class Chain:
         """Raise unless a part may run now, and on these inputs."""
         name, specs = self.name(part), self.parts[part].specs
         if len(inputs) != len(specs):
-            raise TypeError(f"{name} takes {len(specs)} tensors, but got {len(inputs)}")
+            raise TypeError(f"{name} takes {count_of(len(specs), 'tensor')}, but got {len(inputs)}")
         for k, (x, spec) in enumerate(zip(inputs, specs, strict=True)):
             if not isinstance(x, Value):
                 raise TypeError(f"{name} takes tensors, but input {k} is {type(x).__name__}")

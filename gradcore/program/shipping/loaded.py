@@ -143,8 +143,8 @@ class LoadedProgram:
         """
         wanted = self._trace.program.inputs
         if len(inputs) != len(wanted):
-            raise SpecError(f"the program takes {len(wanted)} tensors, {', '.join(str(x.spec) for x in wanted)}, but got "
-                            f"{len(inputs)}")
+            raise SpecError(f"the program takes {count_of(len(wanted), 'tensor')}, {', '.join(str(x.spec) for x in wanted)}, "
+                            f"but got {len(inputs)}")
         tensors = [self._taken(k, x, t) for k, (x, t) in enumerate(zip(wanted, inputs, strict=True))]
         firsts: dict[int, tuple[Operand, Any]] = {}
         for k, (x, t) in enumerate(zip(wanted, tensors, strict=True)):

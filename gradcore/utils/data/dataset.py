@@ -13,6 +13,7 @@ import numpy as np
 
 from gradcore._random import Generator, default_generator
 from gradcore._tensor import Tensor
+from gradcore.units import count_of
 
 T = TypeVar("T", covariant=True)
 
@@ -94,7 +95,7 @@ class ConcatDataset(Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         count = len(self)
         if not -count <= index < count:
-            raise IndexError(f"index {index} is out of range of {count} samples")
+            raise IndexError(f"index {index} is out of range of {count_of(count, 'sample')}")
         index %= count
         k = bisect_right(self.cumulative_sizes, index)
         return self.datasets[k][index - (self.cumulative_sizes[k - 1] if k else 0)]

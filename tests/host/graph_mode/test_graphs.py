@@ -127,7 +127,7 @@ def test_an_execution_that_failed_does_not_count() -> None:
 def test_mistakes_are_named() -> None:
     model, graph, loss_graph, slope = chain()
     x, y = data(0)
-    with raises(TypeError, "takes 1 tensors, but got 0"):
+    with raises(TypeError, "takes 1 tensor, but got 0"):
         graph.execute()
     with raises(TypeError, "input 0 is int"):
         graph.execute(3)

@@ -175,7 +175,7 @@ def test_a_forward_program(tmp_path: Path) -> None:
     np.testing.assert_allclose(loaded(x).numpy(), expected + 1, rtol=1e-6)
     with raises(SpecError, "input 0 must be float32[2, 2, 6, 6]", "float32[1, 2, 6, 6]"):
         loaded(x[:1])
-    with raises(SpecError, "takes 1 tensors", "got 2"):
+    with raises(SpecError, "takes 1 tensor", "got 2"):
         loaded(x, x)
     with raises(AttributeError, "no learning rate"):
         loaded.learning_rate = 0.1
