@@ -46,6 +46,7 @@ from gradcore.errors import OutOfMemory
 from gradcore.models import chargpt, cnn, mlp
 from gradcore.models.examples import MADE
 from gradcore.models.workload import OwnStep, Workload, as_workload
+from gradcore.nn import Module
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,9 @@ def load(name: str, batch_size: int, dataset: str | Dataset | Text | None = None
     if name in _models:
         return _models[name].build(_loaded(dataset), device)
     function = _find(name)
+    if isinstance(function, Module):
+        raise TypeError(f"{name} is a module: expected a function of the batch size that returns a module, a batch and a loss "
+                        "(see gradcore measure --help)")
     wanted = inspect.signature(function).parameters
     options: dict[str, Any] = {}
     if "dataset" in wanted:

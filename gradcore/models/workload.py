@@ -120,8 +120,12 @@ def as_workload(made: Any, name: str, batch_size: int) -> Workload | OwnStep:
     step = callable(model) and not isinstance(model, (Module, type)) and not _of_torch(type(model)) and not rest
     if not isinstance(model, Module) and not step:
         given = f"({', '.join(map(_named, made))})" if isinstance(made, tuple) else _named(made)
-        raise TypeError(f"{name} returned {given}: expected (module, batch), (module, batch, loss), (step, batch) or a "
-                        "Workload; a batch is a tuple such as (x, y), a dict, or a function of the batch size that makes one")
+        of_torch = any(_of_torch(type(part)) for part in (made if isinstance(made, tuple) else (made,)))
+        raise TypeError(f"{name} returned {given}: " + (
+            "PyTorch's modules do not run here: import gradcore as torch, or call as_torch.install() of gradcore.utils first"
+            if of_torch else
+            "expected (module, batch), (module, batch, loss), (step, batch) or a Workload; a batch is a tuple such as (x, y), "
+            "a dict, or a function of the batch size that makes one"))
     example = inputs if callable(inputs) else _fixed(name, inputs, batch_size)
     if step:
         return OwnStep(model, example, any_size=callable(inputs))
@@ -131,13 +135,14 @@ def as_workload(made: Any, name: str, batch_size: int) -> Workload | OwnStep:
 
 
 def _of_torch(kind: type) -> bool:
-    return kind.__module__.startswith("torch.")
+    """Is it PyTorch's, or derived from a class of PyTorch's?"""
+    return any(base.__module__.partition(".")[0] == "torch" for base in kind.__mro__)
 
 
 def _named(value: Any) -> str:
     """The type of a value; of a module of PyTorch's that a script has taken for gradcore's, with its path."""
     kind = type(value)
-    return f"{kind.__module__}.{kind.__qualname__}" if _of_torch(kind) else kind.__name__
+    return f"{kind.__module__}.{kind.__qualname__}" if kind.__module__.startswith("torch.") else kind.__name__
 
 
 def _require_loss(name: str, loss: Any) -> None:

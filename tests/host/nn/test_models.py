@@ -157,6 +157,16 @@ class Linear:
 
 def foreign(n):
     return Linear(), (np.zeros(n), np.zeros(n))
+
+class Derived(Linear):
+    __module__ = __name__
+    def __call__(self, x, y):
+        return x
+
+def derived(n):
+    return Derived(), (np.zeros(n), np.zeros(n))
+
+instance = nn.Identity()
 """)
     monkeypatch.syspath_prepend(str(tmp_path))
     w = models.load("gc_own_models:callable_batch", 3, device="cpu")
@@ -171,8 +181,11 @@ def foreign(n):
     assert w.loss(w.module, *map(gradcore.tensor, w.example(2))).item() == 0 and len(w.example(2)[1]) == 2
     with raises(TypeError, "gc_own_models:no_size is called with the batch size, but its arguments do not fit: too many"):
         models.load("gc_own_models:no_size", 3)
-    with raises(TypeError, "gc_own_models:foreign returned (torch.nn.modules.linear.Linear, tuple): expected (module"):
-        models.load("gc_own_models:foreign", 3)
+    for name, given in (("foreign", "torch.nn.modules.linear.Linear"), ("derived", "Derived")):
+        with raises(TypeError, f"gc_own_models:{name} returned ({given}, tuple): PyTorch's modules do not run here: import "):
+            models.load(f"gc_own_models:{name}", 3)
+    with raises(TypeError, "gc_own_models:instance is a module: expected a function of the batch size that returns a module"):
+        models.load("gc_own_models:instance", 3)
     with raises(TypeError, "the loss must be a function of the module and the parts of the batch, but is str"):
         models.load("gc_own_models:wrong_loss", 3)
     with raises(ValueError, "must have one row per sample, 3 for a batch of 3, but batch[1] has shape [4]"):
