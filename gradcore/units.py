@@ -62,11 +62,17 @@ def switch_from(variable: str) -> bool:
     return value == "1"
 
 
+def format_seconds(seconds: float) -> str:
+    """A time in ms below a second: ``0.39 ms``, ``1.50 s``."""
+    return f"{seconds * 1e3:.2f} ms" if seconds < 0.999995 else f"{seconds:,.2f} s"
+
+
 def format_bytes(nbytes: float) -> str:
     """``nbytes`` in powers of 1024, with at most four digits: ``1.50 KiB``."""
     size = float(nbytes)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(size) < 1024 or unit == "TiB":
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.2f} {unit}" if size < 10 else f"{size:.1f} {unit}"
+        # What would be rounded to 1024.0 of one unit is 1.00 of the next.
+        if abs(size) < (1024 if unit == "B" else 1023.95) or unit == "TiB":
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.{1 + (abs(size) < 9.995)}f} {unit}"
         size /= 1024
     raise AssertionError

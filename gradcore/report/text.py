@@ -12,7 +12,7 @@ from gradcore.grouping import alike
 from gradcore.reading import short_path
 from gradcore.report.growth import NAMED, Grown, Growth
 from gradcore.report.step import RETAINED, Exported, KeptTensor, Left, PeakPoint, StepReport
-from gradcore.units import count_of, format_bytes
+from gradcore.units import count_of, format_bytes, format_seconds
 
 _BAR = 24
 #: From nothing to seven eighths of a column.
@@ -99,7 +99,7 @@ def render(report: StepReport) -> str:
                      f"{t.dtype or '':8} {t.layer or '(root)':{width}} {short_path(t.line)}{kept}")
         lines += [f"{'':14}called from {short_path(line)}" for line in t.stack[:_CALLERS]]
     lines += ["", "Live at the end of each phase:"]
-    phases = [f"  {p.phase:10} {p.allocated:>15,} bytes  after {p.seconds * 1e3:.2f} ms" for p in report.phases]
+    phases = [f"  {p.phase:10} {p.allocated:>15,} bytes  after {format_seconds(p.seconds)}" for p in report.phases]
     # A step of many calls and backwards, as of gradients by sample, has hundreds.
     between = len(phases) - 2 * _PHASES
     lines += phases if between < 2 else [*phases[:_PHASES], f"  and {between} more", *phases[-_PHASES:]]
@@ -124,7 +124,7 @@ def _tail(report: StepReport) -> Iterable[str]:
            f"fragmentation {pool.fragmentation:.1%}")
     if report.records and report.of != "snapshot":
         yield (f"Graph: {count_of(report.nodes, 'node')}, {report.graph_share:.1%} of the step's "
-               f"{report.seconds * 1e3:.2f} ms; {count_of(report.records, 'record')}")
+               f"{format_seconds(report.seconds)}; {count_of(report.records, 'record')}")
     if report.planned is not None:
         plan = report.planned
         yield (f"Compiled functions: {format_bytes(plan.planned)} planned in {count_of(plan.arenas, 'arena')}, of which "
@@ -220,7 +220,7 @@ def _bars(sums: Iterable[tuple[str, int]], whole: int) -> Iterable[str]:
     width = max([22, *(len(name) for name, _ in rows[:_ROWS])])
     for name, nbytes in rows[:_ROWS]:
         share = nbytes / whole
-        yield f"  {name:{width}} {nbytes:>15,}  {share:6.1%}  {bar(share)}"
+        yield f"  {name:{width}} {nbytes:>15,}  {share:6.1%}  {bar(share)}".rstrip()
     if len(rows) > _ROWS:
         yield f"  and {len(rows) - _ROWS} more, {sum(nbytes for _, nbytes in rows[_ROWS:]):,} bytes"
 

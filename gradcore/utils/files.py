@@ -123,7 +123,7 @@ def _describe(value: Any, path: str, tensors: dict[str, Any], named: dict[Any, s
                         "load_state_dict() takes")
     instead = ("; sorted() makes a list of it" if isinstance(value, (set, frozenset)) else
                "; vars() makes a dict of it" if hasattr(value, "__dict__") and not callable(value) else "")
-    raise TypeError(f"save: {path or 'the object'} is a {type(value).__name__}; tensors, arrays, numbers, strings, None, "
+    raise TypeError(f"save: {path or 'the object'} is of type {type(value).__name__}; tensors, arrays, numbers, strings, None, "
                     f"dicts, lists and tuples can be saved{instead}")
 
 

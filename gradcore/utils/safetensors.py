@@ -21,6 +21,7 @@ import numpy as np
 
 from gradcore.dtypes import bfloat16
 from gradcore.report.files import replacing
+from gradcore.units import count_of
 
 Array = np.ndarray[Any, Any]
 
@@ -58,14 +59,15 @@ def read_header(file: BinaryIO, size: int, name: str) -> tuple[dict[str, Entry],
     """The entries of the tensors in a file of ``size`` bytes, and the metadata. Raises :class:`SafetensorsError`."""
     first = file.read(8)
     if len(first) < 8:
-        raise SafetensorsError(f"{name}: not a safetensors file: it has only {len(first)} bytes, fewer than the length's 8")
+        raise SafetensorsError(f"{name}: not a safetensors file: it has only {count_of(len(first), 'byte')}, fewer than "
+                               "the length's 8")
     length = struct.unpack("<Q", first)[0]
     if length > min(size - 8, LONGEST_HEADER):
         if first[:2] == b"PK" or first[:1] == b"\x80":
             raise SafetensorsError(f"{name} looks like a file of torch.save or pickle, which can run any code when it is read, "
                                    "so it is not loaded. Save the tensors with safetensors.torch.save_file instead")
-        raise SafetensorsError(f"{name}: not a safetensors file: the header's length would be {length} bytes, but the file has "
-                               f"{size} (the limit is {LONGEST_HEADER})")
+        raise SafetensorsError(f"{name}: not a safetensors file: the header's length would be {length:,} bytes, but the file "
+                               f"has {size:,} (the limit is {LONGEST_HEADER:,})")
     try:
         header = json.loads(file.read(length).decode("utf-8"), object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
@@ -79,11 +81,11 @@ def read_header(file: BinaryIO, size: int, name: str) -> tuple[dict[str, Entry],
     at = 8 + length
     for key, entry in sorted(found.items(), key=lambda item: (item[1].start, item[1].stop)):
         if entry.start != at:
-            raise SafetensorsError(f"{name}: {key!r} begins at byte {entry.start}, but the data before it ends at {at}: gaps "
-                                   "and overlaps are not allowed")
+            raise SafetensorsError(f"{name}: {key!r} begins at byte {entry.start:,}, but the data before it ends at {at:,}: "
+                                   "gaps and overlaps are not allowed")
         at = entry.stop
     if at != size:
-        raise SafetensorsError(f"{name}: the tensors end at byte {at}, but the file has {size} bytes")
+        raise SafetensorsError(f"{name}: the tensors end at byte {at:,}, but the file has {size:,} bytes")
     return found, metadata
 
 
@@ -176,7 +178,7 @@ def write(file: BinaryIO, tensors: Mapping[str, Any], metadata: Mapping[str, str
     text = json.dumps(header, separators=(",", ":")).encode("utf-8")
     text += b" " * (-len(text) % 8)
     if len(text) > LONGEST_HEADER:
-        raise ValueError(f"the header would have {len(text)} bytes, more than the limit of {LONGEST_HEADER}")
+        raise ValueError(f"the header would have {len(text):,} bytes, more than the limit of {LONGEST_HEADER:,}")
     file.write(struct.pack("<Q", len(text)) + text)
     for array in arrays_of(tensors[name] for name in names):
         file.write(array.data)

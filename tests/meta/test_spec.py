@@ -22,7 +22,7 @@ from gradcore.spec import (
     resolve_shape,
     view_strides,
 )
-from gradcore.units import format_bytes, parse_bytes
+from gradcore.units import format_bytes, format_seconds, parse_bytes
 from tests.conftest import raises, torch_or_skip
 
 F32 = np.dtype(np.float32)
@@ -159,9 +159,16 @@ def test_sizes_that_cannot_be_read(text: Any) -> None:
 
 @pytest.mark.parametrize(("nbytes", "text"), [
     (0, "0 B"), (1023, "1023 B"), (1024, "1.00 KiB"), (1536, "1.50 KiB"), (10 << 20, "10.0 MiB"), (5 << 40, "5.00 TiB"),
-    (5000 << 40, "5000.0 TiB"), (-2048, "-2.00 KiB")])
+    (5000 << 40, "5000.0 TiB"), (-2048, "-2.00 KiB"),
+    ((1 << 20) - 1, "1.00 MiB"), ((1 << 30) - 512, "1.00 GiB"), (10_239, "10.0 KiB"), (-20_480, "-20.0 KiB")])
 def test_sizes_are_written(nbytes: int, text: str) -> None:
     assert format_bytes(nbytes) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [
+    (0.00039, "0.39 ms"), (0.99999, "999.99 ms"), (0.999996, "1.00 s"), (1.5, "1.50 s"), (1234.5, "1,234.50 s")])
+def test_times_are_written(seconds: float, text: str) -> None:
+    assert format_seconds(seconds) == text
 
 
 def test_a_layout_in_which_two_elements_share_an_address_overlaps() -> None:

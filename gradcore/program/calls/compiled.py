@@ -289,7 +289,7 @@ class Compiled:
                          f"{', '.join(inputs)}: arena {found.nbytes:,} bytes, lower bound {found.bound:,}{saved}, "
                          f"{count_of(len(entry.guards), 'guard')}")
             lines += [f"  {line}" for line in entry.replay.explain()]
-        return "\n".join(lines)
+        return "\n".join(lines or ["no call has been traced"])
 
     def draw(self, path: str | os.PathLike[str] | None = None, program: int = 0) -> Any:
         """The plan of one of ``programs``, address against time, as text; with a ``path`` an SVG is also written there.

@@ -36,7 +36,8 @@ const countOf = (n, noun) => `${count(n)} ${noun}${n === 1 ? "" : "s"}`;
 // As gradcore/units.py writes them.
 function bytes(n) {
   for (const unit of ["B", "KiB", "MiB", "GiB", "TiB"]) {
-    if (Math.abs(n) < 1024 || unit === "TiB") return `${n.toFixed(unit === "B" ? 0 : n < 10 ? 2 : 1)} ${unit}`;
+    const most = unit === "B" ? 1024 : unit === "TiB" ? Infinity : 1023.95;
+    if (Math.abs(n) < most) return `${n.toFixed(unit === "B" ? 0 : Math.abs(n) < 9.995 ? 2 : 1)} ${unit}`;
     n /= 1024;
   }
   return "";

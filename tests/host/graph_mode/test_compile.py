@@ -241,6 +241,7 @@ def test_gradients_add_up_over_steps_that_do_not_drop_them() -> None:
 
 def test_a_program_is_printed_a_line_an_instruction() -> None:
     _, _, _, compiled, _, _ = pair()
+    assert compiled.explain() == "no call has been traced"
     for k in range(2):
         compiled(*data(k))
     program = compiled.programs[0]

@@ -92,8 +92,8 @@ Largest tensors at the peak:
     1.00 KiB  workspace       sum                         bytes          head           model.py:3 in f
 
 Live at the end of each phase:
-  forward              2,048 bytes  after 1500.00 ms
-  step                 1,536 bytes  after 4000.00 ms
+  forward              2,048 bytes  after 1.50 s
+  step                 1,536 bytes  after 4.00 s
 
 Kept for backward: 3,072 bytes; freed by the end of backward: 1,024.
   node 1: 'a', 1,024 bytes of mul in (root), kept at record 5, still kept
@@ -118,7 +118,7 @@ Live bytes have grown for 3 steps, typically by 1,234 requested bytes per step:
 
 Pool: 10 allocations, 7 served without the driver; reserved beyond the peak: 4.00 KiB
   at the end 2 segments, 4.00 KiB cached, fragmentation 75.0%
-Graph: 3 nodes, 25.0% of the step's 4000.00 ms; 12 records
+Graph: 3 nodes, 25.0% of the step's 4.00 s; 12 records
 Pinned host memory: 1,000 bytes live, at most 2,000 in this step; 3,000 held by its pool
 Driver (NVML, this process):
   100,000 bytes used = context 50,000 + segments 8,192 + libraries 1,308 + remainder 40,500 (40.5%: what the driver and \
