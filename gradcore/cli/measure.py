@@ -14,6 +14,7 @@ from gradcore.cli.steps import measured
 from gradcore.events import ROLES
 from gradcore.report.step import StepReport
 from gradcore.report.text import bar, reached_by
+from gradcore.units import format_bytes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,9 +42,10 @@ def run(options: argparse.Namespace) -> None:
                           "rows": [row(r) for r in reports], "line": fit(reports)}))
     else:
         _print_tables(console, options.model, device, chosen, reports)
-        top, width = max(r.peak.allocated for r in reports), max(min(console.width - 11, 60), 10)
+        top, width = max(r.peak.allocated for r in reports), max(min(console.width - 24, 60), 10)
         for report in reports:
-            console.print(f"{report.batch_size:>9,} {bar(report.peak.allocated / top, width)}", soft_wrap=True)
+            size = report.peak.allocated
+            console.print(f"{report.batch_size:>9,}  {format_bytes(size):>10}  {bar(size / top, width)}", soft_wrap=True)
         console.print()
         for report in reports:
             console.print(f"batch {report.batch_size:,}: the peak is reached by {reached_by(report.peak)}", soft_wrap=True)

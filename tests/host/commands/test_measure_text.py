@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gradcore.units import format_bytes
 from tests.host.commands.test_cli import run
 
 ARGUMENTS = ("measure", "cnn", "--optimizer", "adam", "--batch-sizes", "64,128,1000000", "--device", "meta")
@@ -46,6 +47,10 @@ def test_the_tables_fit_the_terminal_and_have_every_figure(
             if any(row["by_role"][role] for row in rows)} == {
                 name: row for name, row in cells.items() if name in rows[0]["by_role"]}
     assert "communication" not in out
+    # Beside the exact figures, peaks that can be read at a glance, with their bars.
+    sizes = [format_bytes(row["allocated"]) for row in rows]
+    bars = re.findall(r"^ *([\d,]+)  +([\d.]+ [KMGT]iB)  [█▏▎▍▌▋▊▉#]*$", out, re.M)
+    assert bars == list(zip(cells["batch"], sizes, strict=True))
 
 
 def test_a_terminal_too_narrow_for_two_columns_loses_no_figure(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
