@@ -72,6 +72,7 @@ def render(report: StepReport) -> str:
         f"  requested {peak.requested:,}  allocated {peak.allocated:,}  reserved {peak.reserved:,} bytes",
     ]
     if not report.records:
+        lines.append("  recorded at the level counts, which says nothing of owners; the level events does")
         return "\n".join([*lines, *_growth(report.growth), *_tail(report)])
     if not (peak.allocated or report.outside_bytes):
         return "\n".join([*lines, f"  nothing was live on {report.device}, and nothing was allocated there", *_tail(report)])
