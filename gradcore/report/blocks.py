@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import groupby
 
 from rich.text import Text
 
 from gradcore.events import Mark
 from gradcore.report.recording import Recording
-from gradcore.report.text import has_blocks
+from gradcore.report.text import axis, has_blocks
 from gradcore.report.timeline import COLORS, ROLE_ORDER, Column, columns, stacking
 from gradcore.units import format_bytes
 
@@ -41,9 +42,8 @@ def block_plot(recording: Recording, *, width: int = 72, height: int = 12, color
         for style, run in groupby(cells, key=lambda cell: cell[1]):
             text.append("".join(character for character, _ in run), style=style)
         text.append("\n")
-    phases, begins = _phases(recording, shown)
-    axis = "".join(tick if column in begins else floor for column in range(len(shown)))
-    text.append(f"{'0 B':>10} {corner}{axis}\n{' ' * 12}{phases}\n")
+    below, phases = axis(_phases(recording, shown), len(shown), floor, tick)
+    text.append(f"{'0 B':>10} {corner}{below}\n{' ' * 12}{phases}\n")
     for name in reversed(names):
         nbytes = shown[at].sums.get(name, 0)
         text.append("  ■ " if color else f"  {LETTERS.get(name, _UNKNOWN)} ", style=COLORS.get(name) if color else None)
@@ -65,18 +65,10 @@ def _cell(column: Column, names: list[str], low: float, size: float, color: bool
     return (" ▁▂▃▄▅▆▇█"[eighths], COLORS.get(owner)) if color else (LETTERS.get(owner, _UNKNOWN), None)
 
 
-def _phases(recording: Recording, shown: list[Column]) -> tuple[str, set[int]]:
-    """A line with the names of phases as far as there is room, and the columns where those after the first begin.
-
-    A name is where its phase begins, or further left: beyond the last column it would be wrapped on a terminal.
-    """
-    line, begins = "", set()
+def _phases(recording: Recording, shown: list[Column]) -> Iterator[tuple[str, int]]:
+    """The name of each phase, and the column where it begins."""
     for position, record in enumerate(recording.records):
         if isinstance(record, Mark) and record.what == "begin":
             label = "forward" if record.label == "step" else record.label
-            column = next((i for i, c in enumerate(shown) if c.position >= position), len(shown) - 1)
-            start = max(min(column, len(shown) - len(label)), 0)
-            if label in ("forward", "backward", "optimizer") and start >= len(line):
-                begins |= {column} if line else set()
-                line = f"{line:{start}}{label} "
-    return line.rstrip(), begins
+            if label in ("forward", "backward", "optimizer"):
+                yield label, next((i for i, c in enumerate(shown) if c.position >= position), len(shown) - 1)

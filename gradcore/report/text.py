@@ -58,6 +58,21 @@ def has_blocks() -> bool:
     return True
 
 
+def axis(named: Iterable[tuple[str, int]], columns: int, floor: str, tick: str) -> tuple[str, str]:
+    """The line below a plot, with a tick where each named phase after the first begins, and the line of their names.
+
+    A name is where its phase begins, or further left: beyond the last column it would be wrapped on a terminal. One that has no
+    room behind the name before is left out, and its tick, too.
+    """
+    line, begins = "", set()
+    for name, column in named:
+        start = max(min(column, columns - len(name)), 0)
+        if start >= len(line):
+            begins |= {column} if line else set()
+            line = f"{line:{start}}{name} "
+    return "".join(tick if column in begins else floor for column in range(columns)), line.rstrip()
+
+
 def reached_by(peak: PeakPoint) -> str:
     """What allocated the last bytes of a peak: op, layer, phase and line; empty if the step allocated nothing."""
     return f"{peak.op} in layer {peak.layer or '(root)'}, phase {peak.phase}, {short_path(peak.line)}" if peak.op else ""

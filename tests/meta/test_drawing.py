@@ -113,7 +113,9 @@ def test_a_terminal_shows_it_in_its_width() -> None:
     for width, height in ((80, 20), (64, 4), (132, 30)):
         lines = str(sketch(program, found, width=width, height=height)).splitlines()
         assert max(map(len, lines)) <= width and len(lines) == height + 5
-        assert {"█", "▓"} <= set("".join(lines[:height])) and "forward" in lines[height + 1]
+        assert {"█", "▓"} <= set("".join(lines[:height])) and lines[height + 1].split() == ["forward", "backward", "optimizer"]
+        # The update is the last instruction, on 64 and 80 columns narrower than its name, which ends where the plot does.
+        assert lines[height].count("┬") == 2 and len(lines[height]) == width == len(lines[height + 1]) + 3 * (width == 132)
         assert lines[-1] == f"15 buffers (12 places), arena {found.nbytes:,} bytes, lower bound {found.bound:,}"
     with raises(ValueError, "at least 64 columns and 4 lines, but got 63 and 20"):
         sketch(program, found, width=63)
@@ -138,13 +140,13 @@ def test_programs_that_make_nothing_are_drawn_too() -> None:
 
 def test_a_compiled_function_is_drawn_to_a_file(tmp_path: Path) -> None:
     compiled = gradcore.compile(lambda x: (x * 2).exp())
-    with raises(IndexError, "cannot draw program 0: the cache has 0 programs"):
+    with raises(IndexError, "cannot draw program 0: the cache has 0 programs; call the function first"):
         compiled.draw()
     compiled(gradcore.ones(1000, device="meta"))
     text = compiled.draw(tmp_path / "plan.svg")
     assert "2 buffers" in str(text) and str(text) == str(compiled.draw())
     assert (tmp_path / "plan.svg").read_text() == draw(compiled.programs[0], compiled.plans[0])
-    with raises(IndexError, "cannot draw program 1: the cache has 1 program;"):
+    with raises(IndexError, "cannot draw program 1: the cache has 1 program"):
         compiled.draw(program=1)
 
 

@@ -299,8 +299,8 @@ class Compiled:
         from gradcore.program.planning.drawing import drawn
         found = [entry.replay for entry in self._cached()]
         if program >= len(found):
-            raise IndexError(f"cannot draw program {program}: the cache has {count_of(len(found), 'program')}; call "
-                             "the function first")
+            raise IndexError(f"cannot draw program {program}: the cache has {count_of(len(found), 'program')}"
+                             f"{'' if found else '; call the function first'}")
         return drawn(found[program].program, found[program].plan, path)
 
     def __repr__(self) -> str:

@@ -20,6 +20,7 @@ from gradcore.program.planning.plan import Plan, plan
 from gradcore.program.program import Buffer, Program
 from gradcore.reading import short_path
 from gradcore.report.files import write_whole
+from gradcore.report.text import axis
 from gradcore.report.timeline import COLORS
 from gradcore.spec import round_up
 from gradcore.units import count_of, format_bytes
@@ -210,8 +211,8 @@ def sketch(program: Program, found: Plan | None = None, *, width: int = 80, heig
                 role = max(shares, key=lambda role: shares[role])
                 text.append(_MARKS.get(role, _OTHER), style=_color(role))
         text.append("\n")
-    text.append(f"{'':11}└{'─' * columns}\n")
-    text.append(_along(program, columns, count) + "\n")
+    below, names = axis(_along(program, columns, count), columns, "─", "┬")
+    text.append(f"{'':11}└{below}\n{'':12}{names}\n")
     end = count_of(count, "instruction")
     text.append(f"{'':12}0{end:>{columns - 1}}\n")
     room = width
@@ -243,11 +244,8 @@ def _covered(there: list[Box], wide: float, columns: int, high: float, rows: int
     return cells
 
 
-def _along(program: Program, columns: int, count: int) -> str:
-    """A line with the names of the phases under the columns where they begin, as far as there is room."""
-    line = ""
+def _along(program: Program, columns: int, count: int) -> Iterator[tuple[str, int]]:
+    """The names of phases that are as wide as their names, and of the last, and the columns where they begin."""
     for name, start, stop in phases(program):
-        at = 12 + start * columns // count
-        if len(name) < (stop - start) * columns // count and at >= len(line):
-            line = f"{line:{at}}{_clean(name)}"
-    return line
+        if len(name) < ((stop - start) * columns // count if stop < count else columns):
+            yield _clean(name), start * columns // count

@@ -54,7 +54,7 @@ def test_counts_are_the_peaks_of_the_events(device: str) -> None:
     assert counts.by_role == {} and counts.bytes_per_sample is None and s.report.bytes_per_sample is not None
     text = str(counts)
     assert "peak" in text and "reached by" not in text and "At the peak" not in text and "Pool: " in text
-    assert "at the level counts, which says nothing of owners" in text and "level" not in str(events)
+    assert "at the level counts, which says nothing of owners" in text and "the level " not in str(events)
     without, figures = (StepFigures.of(1, None, report) for report in (counts, events))
     assert without.kept is without.returned is None and " kept " not in str(without)
     assert figures.kept == figures.returned == events.residual_bytes > 0 and " kept " in str(figures)

@@ -161,6 +161,7 @@ def test_without_records_there_are_totals_growth_and_the_pool(tmp_path: Path, mo
     assert render(counted) == """\
 Device memory of one step on cuda:1: peak 4.00 KiB
   requested 3,000  allocated 4,096  reserved 8,192 bytes
+  recorded at the level counts, which says nothing of owners; the level events does
 
 Live bytes have grown for 3 steps, typically by 1,234 requested bytes per step.
 
