@@ -29,6 +29,7 @@ from gradcore.report.ends import End, gained
 from gradcore.report.growth import Growth, Trend
 from gradcore.report.recording import Recording
 from gradcore.report.step import DriverFigures, PinnedFigures, PoolFigures, StepReport
+from gradcore.units import format_bytes
 
 #: The ends that are kept say what has grown, and two dozen gains are whole rounds, also in halves, of 1 to 4 kinds of steps.
 _GAINS = 24
@@ -176,6 +177,11 @@ class step:
             arrivals.remove(self._arrived)
         for start in self._starts if self._beside is None else (self._beside, *self._starts):
             start.end()
+
+    def __repr__(self) -> str:
+        if self._ended is not None:
+            return f"<step on {self._ended.device.name}: peak {format_bytes(self._ended.peaks[1])}>"
+        return f"<step at the level {self.level}, {'being recorded' if self._starts else 'not recorded'}>"
 
     @property
     def log(self) -> list[Record]:

@@ -169,6 +169,11 @@ class DeviceMemory:
         self._account = account
         self._moment = account.now()
 
+    def __repr__(self) -> str:
+        """What a failed ``assert device_memory.peak_allocated < 512`` shows."""
+        return (f"<device memory on {self.device}: peak {self.peak_allocated:,}, live {self.live_allocated:,} bytes more than "
+                "at the beginning>")
+
     @property
     def device(self) -> Device:
         return self._account.device

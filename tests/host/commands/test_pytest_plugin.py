@@ -185,6 +185,7 @@ def test_figures(device_memory, gradcore_device):
     del x
     y = gradcore.ones(10, device=gradcore_device)
     assert (device_memory.peak_allocated, device_memory.peak_requested, device_memory.live_allocated) == (4096, 4000, 512)
+    assert repr(device_memory) == "<device memory on meta: peak 4,096, live 512 bytes more than at the beginning>"
     device_memory.reset()
     assert (device_memory.peak_allocated, device_memory.live_allocated) == (0, 0)
     with gradcore.step(device=gradcore_device) as step:

@@ -12,6 +12,7 @@ import gradcore
 from gradcore import folds
 from gradcore.devices.device import arrivals
 from gradcore.events import Alloc, Drop, Free, Keep, Launch, Mark, Retag, Site, Tag
+from gradcore.units import format_bytes
 from tests.conftest import raises
 
 
@@ -177,3 +178,15 @@ def test_a_step_is_not_entered_again_before_its_end(level: str) -> None:
             del kept
         assert step.report.peak.requested >= 4 * count and gradcore.device("cpu").ledger.log is None
         assert arrivals == [], "a step that has ended would record a device that is used for the first time"
+
+
+def test_a_step_is_shown_by_what_is_known_of_it() -> None:
+    s = gradcore.step(device="meta")
+    assert repr(s) == "<step at the level events, not recorded>"
+    with s:
+        assert repr(s) == "<step at the level events, being recorded>"
+        gradcore.ones(300, 1024, device="meta")
+    assert repr(s) == f"<step on meta: peak {format_bytes(s.report.peak.allocated)}>"
+    with gradcore.step(level="off") as s:
+        pass
+    assert repr(s) == "<step at the level off, not recorded>"
