@@ -139,9 +139,14 @@ FORMATS: dict[str, Callable[[Recording], bytes]] = {
 
 
 def export(recording: Recording, path: str | os.PathLike[str], format: str, step: int | None = None) -> None:
-    """Write a recording as one of :data:`FORMATS`, whole or not at all; in JSON with the number of the step, if that is given.
+    """Write what :func:`exported` makes of a recording, whole or not at all. Raises OSError if the file cannot be written, too."""
+    write_whole(path, exported(recording, format, step))
 
-    Raises ValueError for another format and for a recording without records, OSError if the file cannot be written.
+
+def exported(recording: Recording, format: str, step: int | None = None) -> bytes:
+    """A recording as one of :data:`FORMATS`; in JSON with the number of the step, if that is given.
+
+    Raises ValueError for another format and for a recording without records.
     """
     if format not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}, but got {format!r}")
@@ -149,4 +154,4 @@ def export(recording: Recording, path: str | os.PathLike[str], format: str, step
         raise ValueError("the recording has no records, and cannot be exported: it is a step report alone, or of a step at the "
                          "level 'counts' (record it at 'events')")
     numbered = format == "json" and step is not None
-    write_whole(path, _json({**recording.to_dict(), "step": step}) if numbered else FORMATS[format](recording))
+    return _json({**recording.to_dict(), "step": step}) if numbered else FORMATS[format](recording)

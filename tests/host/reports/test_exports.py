@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import pickle
 import pickletools
 import re
@@ -159,6 +160,22 @@ def test_the_command(capsys, tmp_path):
     # A snapshot is an input as well.
     assert main(["export", str(tmp_path / "out.snapshot"), "--format", "csv", "-o", str(tmp_path / "again.csv")]) == 0
     assert (tmp_path / "again.csv").read_text().count("\n") == (tmp_path / "out.csv").read_text().count("\n")
+
+
+def test_the_data_alone_go_to_standard_output(capsysbinary, tmp_path):
+    assert main(["train", "--steps", "1", "--quiet", "--out", str(tmp_path / "runs")]) == 0
+    assert main(["export", str(tmp_path / "runs"), "--format", "csv", "-o", str(tmp_path / "x.csv")]) == 0
+    assert b"Step 1 was written to" in capsysbinary.readouterr().out
+    assert main(["export", str(tmp_path / "runs"), "--format", "csv", "-o", "-"]) == 0
+    assert capsysbinary.readouterr() == ((tmp_path / "x.csv").read_bytes(), b"")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/null"), reason="no device files")
+def test_what_is_no_file_may_be_standard_output(capsys, tmp_path):
+    assert main(["train", "--steps", "1", "--quiet", "--out", str(tmp_path / "runs")]) == 0
+    capsys.readouterr()
+    assert main(["export", str(tmp_path / "runs"), "--format", "csv", "-o", "/dev/null"]) == 0
+    assert capsys.readouterr() == ("", "Step 1 was written to /dev/null\n")
 
 
 def test_what_cannot_be_exported(capsys, tmp_path):
