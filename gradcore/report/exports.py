@@ -139,7 +139,7 @@ FORMATS: dict[str, Callable[[Recording], bytes]] = {
 
 
 def export(recording: Recording, path: str | os.PathLike[str], format: str, step: int | None = None) -> None:
-    """Write what :func:`exported` makes of a recording, whole or not at all. Raises OSError if the file cannot be written, too."""
+    """Write what :func:`exported` makes of a recording, whole or not at all. Raises what that does, and OSError."""
     write_whole(path, exported(recording, format, step))
 
 
