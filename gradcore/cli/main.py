@@ -42,6 +42,14 @@ _COMMANDS = (
 )
 
 
+class _Paragraphs(argparse.HelpFormatter):
+    """Fills the paragraphs of a description to the terminal's width, and leaves indented ones, as of code, as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n\n".join(part if part.startswith(" ") else super(_Paragraphs, self)._fill_text(part, width, indent)
+                           for part in text.strip("\n").split("\n\n"))
+
+
 class _Command(argparse.ArgumentParser):
     """The parser of one command. An argument that it does not know is its own error, with its own usage."""
 
@@ -62,9 +70,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"gradcore {__version__}")
     commands = top.add_subparsers(dest="command", title="commands", metavar="COMMAND", parser_class=_Command)
     for name, module, about, description in _COMMANDS:
-        one = commands.add_parser(name, help=about, description=description,
-                                  formatter_class=argparse.RawDescriptionHelpFormatter if "\n" in description
-                                  else argparse.HelpFormatter)
+        one = commands.add_parser(name, help=about, description=description, formatter_class=_Paragraphs)
         module.add_arguments(one)
         one.add_argument("--traceback", action="store_true", help="print the traceback of an error")
         one.set_defaults(run=module.run)

@@ -6,9 +6,9 @@ A model is a function of the batch size that returns a module, a batch and a los
     from gradcore import nn
 
     def build(batch_size):
-        module = nn.Sequential(nn.Linear(20, 50), nn.ReLU(), nn.Linear(50, 3))
-        x, y = np.zeros((batch_size, 20), np.float32), np.zeros(batch_size, np.int64)
-        return module, (x, y), lambda module, x, y: nn.functional.cross_entropy(module(x), y)
+        net = nn.Sequential(nn.Linear(20, 50), nn.ReLU(), nn.Linear(50, 3))
+        x, y = np.zeros((batch_size, 20), "float32"), np.zeros(batch_size, int)
+        return net, (x, y), lambda m, x, y: nn.functional.cross_entropy(m(x), y)
 
 It is named model.py:build, or package.module:build if it can be imported, also from the current folder; for a file, ":build" is
 the default, and it may import what is beside it. Without a loss, cross-entropy is used.

@@ -202,6 +202,17 @@ def test_bad_options_are_usage_errors(capsys, option, value):
     assert value in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["train", "measure", "report", "diff", "export", "find-batch", "collect-env"])
+def test_help_fits_the_terminal(capsys, monkeypatch, command):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as exit_:
+        main([command, "--help"])
+    said = capsys.readouterr().out
+    assert exit_.value.code == 0 and max(map(len, said.splitlines())) <= 80
+    # The lines of code stay as they are.
+    assert ("\n    def build(batch_size):\n        net = nn." in said) == (command == "measure")
+
+
 def test_without_a_command_there_is_a_choice(capsys):
     with pytest.raises(SystemExit) as exit_:
         main([])
