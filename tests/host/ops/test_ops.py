@@ -148,7 +148,7 @@ def record(row: Row, device: Any) -> tuple[list[Any], Any]:
     specs = [y.spec for y in outputs]
     roots = [y for y in outputs if y.requires_grad]
     if roots:
-        seeds = [gradcore.ones(*y.shape, dtype=y.dtype, device=device) for y in roots]
+        seeds = [gradcore.ones(tuple(y.shape), dtype=y.dtype, device=device) for y in roots]
         gradcore.autograd.backward(roots, seeds)
         specs += [inputs[k].grad.spec for k in row.wanted() if inputs[k].grad is not None]
     del inputs, outputs, roots
