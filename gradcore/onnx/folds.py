@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,17 @@ def _fold(kind: str) -> Any:
 
 
 enter({
-    "sum": _fold("ReduceSum"), "mean": _fold("ReduceMean"), "amax": _fold("ReduceMax"), "amin": _fold("ReduceMin"),
+    "sum": _fold("ReduceSum"), "amax": _fold("ReduceMax"), "amin": _fold("ReduceMin"),
     "prod": lambda g, out, x, *, dim, keepdim: g.fold("ReduceProd", g.cast(x, out.dtype), (dim,) if x.ndim else (), keepdim)})
+
+
+@converts("mean")
+def mean(g: Graph, out: TensorSpec, x: Value, *, dims: Sequence[int], keepdim: bool) -> Value:
+    x = g.cast(x, out.dtype)
+    if all(x.shape[d] for d in dims):
+        return g.fold("ReduceMean", x, dims, keepdim)
+    # onnxruntime's ReduceMean of nothing is 0.
+    return g.fold("ReduceSum", x, dims, keepdim) / 0.0
 
 
 @converts("any")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.functional.sampling import shares
+from gradcore.onnx.folds import mean
 from gradcore.onnx.graph import Graph, Value
 from gradcore.onnx.table import Refused, converts, enter
 from gradcore.spec import TensorSpec
@@ -187,4 +188,5 @@ def _mse_loss(g: Graph, out: TensorSpec, x: Value, target: Value, *, reduction: 
     squares = less * less
     if reduction == "none":
         return squares
-    return g.fold("ReduceMean" if reduction == "mean" else "ReduceSum", squares, range(squares.ndim), False)
+    dims = range(squares.ndim)
+    return mean(g, out, squares, dims=dims, keepdim=False) if reduction == "mean" else g.fold("ReduceSum", squares, dims, False)

@@ -13,7 +13,7 @@ from gradcore.onnx.table import converts, enter
 from gradcore.spec import TensorSpec
 
 #: Ops with one operand that are one ONNX operator.
-UNARY = {"neg": "Neg", "reciprocal": "Reciprocal", "abs": "Abs", "sign": "Sign", "exp": "Exp", "log": "Log", "sqrt": "Sqrt",
+UNARY = {"neg": "Neg", "reciprocal": "Reciprocal", "abs": "Abs", "exp": "Exp", "log": "Log", "sqrt": "Sqrt",
          "sin": "Sin", "cos": "Cos", "tan": "Tan", "sinh": "Sinh", "cosh": "Cosh", "arcsin": "Asin", "arccos": "Acos",
          "arctan": "Atan", "arcsinh": "Asinh", "arccosh": "Acosh", "arctanh": "Atanh", "erf": "Erf", "relu": "Relu",
          "tanh": "Tanh", "sigmoid": "Sigmoid", "softsign": "Softsign", "hardswish": "HardSwish", "clone": "Identity"}
@@ -79,7 +79,6 @@ enter({
     "isfinite": lambda g, out, x: ~(g.node("IsNaN", floating(g, x), dtype=np.bool_)
                                     | g.node("IsInf", floating(g, x), dtype=np.bool_)),
     "frac": lambda g, out, x: x - _trunc(g, out, x),
-    "lerp": lambda g, out, x, y, weight: (x := g.number(x, out.dtype)) + (g.number(y, out.dtype) - x) * weight,
     "logit": lambda g, out, x: g.node("Log", (x := g.cast(x, out.dtype)) / (1.0 - x)),
     "bitwise_not": lambda g, out, x: g.node("Not" if out.dtype == np.bool_ else "BitwiseNot", g.number(x, out.dtype)),
     "fmod": lambda g, out, x, y: g.pointwise("Mod", x, y, dtype=out.dtype, fmod=1),
@@ -112,6 +111,23 @@ def _clamp(g: Graph, out: TensorSpec, x: Any, low: Any, high: Any) -> Value:
     if low is not None:
         x = x.at_least(low)
     return x if high is None else x.at_most(high)
+
+
+@converts("sign")
+def _sign(g: Graph, out: TensorSpec, x: Value) -> Value:
+    # Not by onnxruntime's Sign, whose result for NaN is NaN.
+    return x if x.dtype == np.bool_ else g.cast(x > 0, out.dtype) - g.cast(x < 0, out.dtype)
+
+
+@converts("lerp")
+def _lerp(g: Graph, out: TensorSpec, x: Any, y: Any, weight: Any) -> Value:
+    x, y = g.number(x, out.dtype), g.number(y, out.dtype)
+    # From the end that is nearer, as the op's kernels.
+    less = y - x
+    if not isinstance(weight, Value):
+        return x + less * weight if abs(weight) < 0.5 else y - less * (1 - weight)
+    weight = g.cast(weight, out.dtype)
+    return g.where(abs(weight) < 0.5, x + less * weight, y - less * (1.0 - weight))
 
 
 @converts("floor_divide")

@@ -66,8 +66,15 @@ def test_half_precision_where_an_operator_has_none() -> None:
 
 def test_infinities_and_nan() -> None:
     x = gradcore.tensor(np.array([0.0, 1e-8, 3.0, 1e30, np.inf, -np.inf, np.nan, -0.3], np.float32))
-    for function in (gradcore.log1p, F.softshrink):
+    for function in (gradcore.log1p, gradcore.sign, F.softshrink):
         agrees(function, x)
+
+
+@pytest.mark.parametrize("weight", [0.25, 0.5, 1.0, -1.0])
+def test_lerp_is_exact_at_both_ends(weight: float) -> None:
+    x, y = np.array([1e8, 1.0, np.inf, 2.0], np.float32), np.array([0.3, np.inf, 1.0, 3.0], np.float32)
+    agrees(lambda x, y: gradcore.lerp(x, y, weight), (gradcore.tensor(x), gradcore.tensor(y)), 1e-6)
+    agrees(gradcore.lerp, tuple(gradcore.tensor(a) for a in (x, y, np.full(4, weight, np.float32))), 1e-6)
 
 
 @pytest.mark.parametrize(("size", "kernel", "stride", "padding"), [(6, 1, 2, 0), (7, 2, 2, 1), (6, 2, 3, 0), (5, 3, 3, 1)])
