@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gradcore.ops.optimizer import asgd_, rprop_
-from gradcore.optim.optimizer import Group, Numbers
+from gradcore.optim.optimizer import Group, Numbers, scalar
 from gradcore.optim.stepped import Stepped, Tensors, check_options
 
 
@@ -35,7 +35,7 @@ class Rprop(Stepped):
                                   "differentiable": differentiable, "capturable": capturable})
 
     def _optim_fill(self, group: Group, state: Tensors) -> None:
-        state[-1].fill_(group["lr"])
+        state[-1].fill_(scalar(group["lr"]))
 
 
 class ASGD(Stepped):

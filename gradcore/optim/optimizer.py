@@ -213,7 +213,7 @@ class Optimizer(StateHooks):
             lists = tuple([x if x.spec.contiguous else functional.clone(x) for x in tensors] for tensors in lists)
         for watcher in watchers:
             watcher(self, group, params, numbers)
-        op(whole, *lists, *self._optim_operands(group, numbers), **options)
+        op(whole, *lists, *map(scalar, self._optim_operands(group, numbers)), **options)
         if strided is not None:
             strided.copy_(whole[0])
         for p in params if numbers else ():
@@ -316,6 +316,11 @@ def _option(value: Any) -> Any:
     if isinstance(value, Tensor):
         return functional.clone(value.detach())
     return functional.tensor(value.detach().cpu().numpy()) if hasattr(value, "detach") else value
+
+
+def scalar(x: Any) -> Any:
+    """A number, or a tensor of one element without its dimensions, which a rate may have."""
+    return functional.reshape(x, ()) if isinstance(x, Tensor) and x.spec.ndim else x
 
 
 def apart(p: Tensor) -> int:

@@ -93,6 +93,22 @@ def test_a_learning_rate_that_is_a_tensor_of_pytorchs_is_loaded(torch: Any) -> N
 
 
 @pytest.mark.oracle
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Rprop",
+                                  "ASGD", "Adafactor"])
+def test_a_learning_rate_may_be_a_tensor_of_one_dimension(torch: Any, name: str) -> None:
+    found = []
+    for library in (gradcore, torch):
+        p = library.nn.Parameter(library.ones(2, 2))
+        one = getattr(library.optim, name)([p], lr=library.tensor([0.25]))
+        for k in (1.0, 2.0):
+            p.grad = library.full((2, 2), k)
+            one.step()
+        found.append(p.tolist())
+        assert tuple(one.param_groups[0]["lr"].shape) == (1,)
+    np.testing.assert_allclose(*found, rtol=1e-5)
+
+
+@pytest.mark.oracle
 def test_state_beside_that_of_parameters_is_saved(torch: Any) -> None:
     found = []
     for library in (gradcore, torch):
