@@ -159,7 +159,7 @@ def gaussian_nll_loss(input: Tensor, target: Tensor, var: Any, full: bool = Fals
         raise ValueError("var has negative entry/entries")
     # As in PyTorch, the clamp does not affect the gradient.
     with no_grad():
-        short = elementwise.clamp(known, real(eps), None) - known
+        short = elementwise.clamp(real(eps) - known, 0.0, None)
     var = var + short
     loss = (elementwise.log(var) + elementwise.square(elementwise.sub(input, target)) / var) * 0.5
     return reduced(loss + 0.5 * math.log(2 * math.pi) if full else loss, reduction)
@@ -219,7 +219,8 @@ def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, weight: Tens
         input, target = _alike(input, target)
     loss = losses.bce_logits(input, target)
     if pos_weight is not None:
-        loss = loss + (pos_weight - 1) * target * losses.bce_logits(input, 1.0)
+        # Not bce_logits of 1, which is NaN for an infinite input.
+        loss = loss + (1 - pos_weight) * target * activation.logsigmoid(input)
     return _scaled(loss, weight, reduction)
 
 

@@ -93,7 +93,7 @@ def _pow_x(g: Any, x: Any, y: Any, x_spec: Operand) -> Any:
 
 def _pow_y(g: Any, x: Any, y: Any, out: Any, y_spec: Operand) -> Any:
     if isinstance(x, (int, float)):
-        slope = out * math.log(x) if x > 0 else out * math.nan if x else where(ge(y, 0), y * 0, -math.inf)
+        slope = out * math.log(x) if x > 0 else out * math.nan if x else where(lt(y, 0), -math.inf, where(isnan(y), y, 0.0))
     else:
         # The limit of x^y log x at x = 0, y >= 0 is 0; log would give NaN.
         slope = where(logical_and(eq(x, 0), ge(y, 0)), 0.0, out * log(x))

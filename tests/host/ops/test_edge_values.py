@@ -35,7 +35,11 @@ SAME: dict[str, Callable[[Any], Any]] = {
     "slope of a median of ties": lambda t: slope(t, t.median, 3.0, 1.0, 3.0, 3.0, 7.0),
     "slope of a median of infinities": lambda t: slope(t, t.median, math.inf, math.inf, 2.0, math.inf),
     "median of nan": lambda t: t.tensor([1.0, math.nan, 2.0], requires_grad=True).median().detach(),
-    "slope of 0 ** y": lambda t: slope(t, lambda y: 0 ** y, -1.0, 0.0, 2.0),
+    "slope of 0 ** y": lambda t: slope(t, lambda y: 0 ** y, -1.0, 0.0, 2.0, math.inf, math.nan),
+    "loss of a weighted infinite logit": lambda t: t.nn.functional.binary_cross_entropy_with_logits(
+        t.tensor([math.inf, -30.0]), t.tensor([0.0, 1.0]), reduction="none", pos_weight=t.tensor(2.0)),
+    "loss of an infinite variance": lambda t: slope(t, lambda x: t.nn.functional.gaussian_nll_loss(
+        x, x * 0.5, t.tensor([math.inf, 0.0]), reduction="none"), 1.0, 2.0),
     "slope of (-2) ** y": lambda t: slope(t, lambda y: (-2) ** y, -1.0, 2.0),
     "argmax kept": lambda t: t.ones(2, 3).argmax(keepdim=True),
     "argmin kept": lambda t: t.argmin(t.tensor([[1, 0], [2, 3]]), None, True),
