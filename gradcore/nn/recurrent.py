@@ -54,9 +54,12 @@ class RNNBase(_Recurrent):
     def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True, batch_first: bool = False,
                  dropout: float = 0.0, bidirectional: bool = False, device: Any = None, dtype: Any = None) -> None:
         super().__init__()
-        if hidden_size <= 0 or num_layers <= 0:
-            raise ValueError(f"hidden_size and num_layers must be greater than zero, but got {hidden_size} and {num_layers}")
-        if not 0 <= dropout <= 1:
+        if not isinstance(bias, bool):
+            raise TypeError(f"bias should be of type bool, got: {type(bias).__name__}")
+        for name, count in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers)):
+            if count <= 0:
+                raise ValueError(f"{name} must be greater than zero, but got {count}")
+        if isinstance(dropout, bool) or not 0 <= dropout <= 1:
             raise ValueError("dropout should be a number in range [0, 1] representing the probability of an element being "
                              f"zeroed, but got {dropout}")
         if dropout and num_layers == 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain, groupby, pairwise
 from typing import Any, NamedTuple
 
@@ -10,23 +10,27 @@ import numpy as np
 
 from gradcore import functional
 from gradcore.engine.sites import need_values
+from gradcore.engine.value import Value
 from gradcore.errors import SpecError
+from gradcore.functional import folding
 from gradcore.nn import functional as F
-from gradcore.ops import placing
+from gradcore.ops import movement, placing
 
-__all__ = ["PackedSequence", "pack_padded_sequence", "pack_sequence", "pad_packed_sequence", "pad_sequence", "unpack_sequence",
-           "unpad_sequence"]
+__all__ = ["PackedSequence", "invert_permutation", "pack_padded_sequence", "pack_sequence", "pad_packed_sequence",
+           "pad_sequence", "unpack_sequence", "unpad_sequence"]
 
 Tensor = Any
 
 
 def pad_sequence(sequences: Sequence[Tensor], batch_first: bool = False, padding_value: float = 0.0,
                  padding_side: str = "right") -> Tensor:
-    """Sequences [length, ...] padded to [longest, N, ...], or [N, longest, ...] with ``batch_first``.
+    """Sequences [length, ...] padded to [longest, N, ...], or [N, longest, ...] with ``batch_first``, in the first one's dtype.
 
     Raises RuntimeError for no sequences, ValueError for a side other than "right" and "left", :class:`SpecError` if trailing
     sizes differ.
     """
+    if isinstance(sequences, Value):
+        sequences = functional.unbind(sequences)
     if not sequences:
         raise RuntimeError("received an empty list of sequences")
     if padding_side not in ("right", "left"):
@@ -35,6 +39,7 @@ def pad_sequence(sequences: Sequence[Tensor], batch_first: bool = False, padding
     if len(tails) > 1 or not sequences[0].spec.ndim:
         raise SpecError(f"pad_sequence expects sequences [length, ...] of the same trailing sizes, but got "
                         f"{[list(s.spec.shape) for s in sequences]}")
+    sequences = [movement.cast_to(s, sequences[0].spec) for s in sequences]
     lengths = [s.spec.shape[0] for s in sequences]
     longest, tail = max(lengths), sequences[0].spec.shape[1:]
     if batch_first:
@@ -62,18 +67,32 @@ def unpad_sequence(padded_sequences: Tensor, lengths: Any, batch_first: bool = F
 # -- packed ------------------------------------------------------------------------------------------------------------
 
 
-class PackedSequence(NamedTuple):
+def invert_permutation(permutation: Tensor | None) -> Tensor | None:
+    """The inverse of a permutation [N]; None of None."""
+    return None if permutation is None else folding.argsort(permutation)
+
+
+class _Packed(NamedTuple):
+    data: Tensor
+    batch_sizes: Tensor
+    sorted_indices: Tensor | None
+    unsorted_indices: Tensor | None
+
+
+class PackedSequence(_Packed):
     """Sequences without padding, step by step: the first step of all, then the second of those that have one, and so on.
 
     ``data`` is [total steps, ...]; ``batch_sizes``, int64 on the CPU, holds the number of sequences that have each step.
     Sequences are in order of decreasing length: ``sorted_indices`` are their original positions, and ``unsorted_indices`` the
-    inverse permutation; both are None if the order did not change.
+    inverse permutation, which is computed if it is not given; both are None if the order did not change.
     """
 
-    data: Tensor
-    batch_sizes: Tensor
-    sorted_indices: Tensor | None = None
-    unsorted_indices: Tensor | None = None
+    __slots__ = ()
+
+    def __new__(cls, data: Tensor, batch_sizes: Tensor = None, sorted_indices: Tensor | None = None,
+                unsorted_indices: Tensor | None = None) -> PackedSequence:
+        inverse = invert_permutation(sorted_indices) if unsorted_indices is None else unsorted_indices
+        return super().__new__(cls, data, batch_sizes, sorted_indices, inverse)
 
     def runs(self) -> list[tuple[int, int]]:
         """Runs of steps with the same number of sequences, as (number of steps, number of sequences)."""
@@ -82,8 +101,43 @@ class PackedSequence(NamedTuple):
     def to(self, *args: Any, **kwargs: Any) -> PackedSequence:
         """Convert the data to another device, another dtype, or both."""
         data = self.data.to(*args, **kwargs)
+        if data is self.data:
+            return self
         moved = [None if i is None else i.to(data.device) for i in (self.sorted_indices, self.unsorted_indices)]
         return PackedSequence(data, self.batch_sizes, *moved)
+
+    def cpu(self, *args: Any, **kwargs: Any) -> PackedSequence:
+        """On the CPU; other arguments are those of :meth:`to`."""
+        return self.to(*args, **{**kwargs, "device": "cpu"})
+
+    def cuda(self, *args: Any, **kwargs: Any) -> PackedSequence:
+        """On a GPU, the current one unless given."""
+        return self.to(*args, **kwargs) if args or "device" in kwargs else self.to(device="cuda", **kwargs)
+
+    def pin_memory(self) -> PackedSequence:
+        """With the data in pinned memory."""
+        return self._replace(data=self.data.pin_memory())
+
+    def is_pinned(self) -> bool:
+        return bool(self.data.is_pinned())
+
+    @property
+    def is_cuda(self) -> bool:
+        return bool(self.data.is_cuda)
+
+
+def _converting(name: str) -> Callable[[PackedSequence], PackedSequence]:
+    def convert(self: PackedSequence) -> PackedSequence:
+        data = getattr(self.data, name)()
+        return self if data is self.data else self._replace(data=data)
+
+    convert.__name__, convert.__qualname__ = name, f"PackedSequence.{name}"
+    convert.__doc__ = f"With the data converted by :meth:`Tensor.{name}`."
+    return convert
+
+
+for _name in ("double", "float", "half", "long", "int", "short", "char", "byte"):
+    setattr(PackedSequence, _name, _converting(_name))
 
 
 def pack_padded_sequence(input: Tensor, lengths: Any, batch_first: bool = False, enforce_sorted: bool = True) -> PackedSequence:

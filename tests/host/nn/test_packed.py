@@ -196,3 +196,39 @@ def test_sizes_on_the_host_take_nothing_of_the_pool_so_meta_predicts_the_cpus_pe
         assert packed.batch_sizes.dtype == lengths.dtype == np.int64
         del packed, padded, lengths
     assert found[0] == found[1]
+
+
+@pytest.mark.oracle
+def test_packed_sequences_are_converted_and_inverted_as_pytorchs(torch: Any) -> None:
+    for library in (gradcore, torch):
+        rnn = library.nn.utils.rnn
+        packed = rnn.pack_sequence([library.tensor([1.5, -2.0]), library.tensor([3.0, 4.0, 5.0])], enforce_sorted=False)
+        assert [str(getattr(packed, name)().data.dtype).split(".")[-1] for name in (
+            "double", "float", "half", "long", "int", "short", "char", "byte")] == [
+            "float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8"]
+        assert packed.double().unsorted_indices is packed.unsorted_indices
+        assert packed.float() is packed and packed.to(library.float32) is packed and packed.cpu() is packed
+        assert not packed.is_cuda and not packed.is_pinned()
+        made = rnn.PackedSequence(packed.data, packed.batch_sizes, packed.sorted_indices)
+        assert made.unsorted_indices.tolist() == [1, 0]
+        assert rnn.pad_packed_sequence(made)[1].tolist() == [2, 3]
+        assert rnn.invert_permutation(library.tensor([2, 0, 1])).tolist() == [1, 2, 0] and rnn.invert_permutation(None) is None
+
+
+@pytest.mark.oracle
+def test_padding_takes_a_tensor_and_the_first_dtype_as_pytorchs(torch: Any) -> None:
+    for library in (gradcore, torch):
+        pad = library.nn.utils.rnn.pad_sequence
+        assert pad(library.tensor([[1, 2], [3, 4]])).tolist() == [[1, 3], [2, 4]]
+        for first in (True, False):
+            made = pad([library.tensor([1, 2]), library.tensor([3.5])], first)
+            assert made.dtype == library.int64 and made.sum().item() == 6
+
+
+@pytest.mark.oracle
+def test_sizes_and_options_of_layers_are_checked_as_pytorchs(torch: Any) -> None:
+    for library in (gradcore, torch):
+        for error, options in ((ValueError, {"input_size": 0}), (ValueError, {"hidden_size": 0}),
+                               (ValueError, {"num_layers": 0}), (ValueError, {"dropout": True}), (TypeError, {"bias": 0})):
+            with pytest.raises(error, match=next(iter(options))):
+                library.nn.GRU(**{"input_size": 3, "hidden_size": 4, **options})

@@ -144,7 +144,7 @@ def test_errors_say_what_was_expected() -> None:
     x = gradcore.ones(6, 3, 4)
     for call, kind, text in (
             (lambda: nn.RNN(4, 5, nonlinearity="sin"), ValueError, "Unknown nonlinearity 'sin'"),
-            (lambda: nn.GRU(4, 0), ValueError, "hidden_size and num_layers must be greater than zero, but got 0"),
+            (lambda: nn.GRU(4, 0), ValueError, "hidden_size must be greater than zero, but got 0"),
             (lambda: nn.GRU(4, 5, dropout=2), ValueError, "in range [0, 1] representing the probability"),
             (lambda: nn.LSTM(4, 5, proj_size=2), NotImplementedError, "LSTM(proj_size=2) is not supported"),
             (lambda: lstm(x[0, 0]), ValueError, "LSTM: Expected input to be 2D or 3D, got 1D instead"),
