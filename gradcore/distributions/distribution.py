@@ -121,14 +121,14 @@ class Distribution:
 
     def _dist_drawn(self, draw: Callable[..., Any], like: Any, sample_shape: Sequence[int]) -> Any:
         """What ``rand`` or ``randn`` draws for samples, with the dtype and on the device of a parameter."""
-        return draw(*self._extended_shape(sample_shape), dtype=like.dtype, device=like.device)
+        return draw(self._extended_shape(sample_shape), dtype=like.dtype, device=like.device)
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
         """The distribution with its parameters expanded, as views, to ``batch_shape``."""
         made = copy.copy(self) if _instance is None else _instance
         for name, value in vars(self).items():
             if isinstance(value, Tensor) and name not in self._dist_fixed:
-                value = functional.expand(value, *batch_shape, *value.shape[len(self._batch_shape):])
+                value = functional.expand(value, (*batch_shape, *value.shape[len(self._batch_shape):]))
             elif name in self._dist_parts:
                 value = value.expand(batch_shape)
             setattr(made, name, value)

@@ -135,7 +135,7 @@ def _put(tensor: Tensor, values: Callable[[], np.ndarray[Any, Any]]) -> Tensor:
 def _drawn(draw: Any, shape: tuple[int, ...], tensor: Tensor, generator: Generator | None) -> np.ndarray[Any, Any]:
     """Random numbers from the generator of the tensor's device, as a host array; zeros for meta."""
     device = tensor.storage.device
-    found = draw(*shape, dtype=np.float64, device=device, generator=generator)
+    found = draw(shape, dtype=np.float64, device=device, generator=generator)
     return np.zeros(shape) if device.type == "meta" else np.asarray(device.read(found.storage, found.spec))
 
 

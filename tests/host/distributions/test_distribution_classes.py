@@ -65,6 +65,20 @@ def test_they_say_what_pytorchs_say(name: str, torch: Any) -> None:
     assert found[0][1:] == found[1][1:]
 
 
+#: Of no dimensions: the parameters of one distribution.
+SCALAR = {"Normal": 2, "Uniform": 2, "Laplace": 2, "Cauchy": 2, "Gumbel": 2, "LogNormal": 2, "Exponential": 1, "Gamma": 2,
+          "StudentT": 1, "Pareto": 2, "Weibull": 2, "HalfNormal": 1, "HalfCauchy": 1, "Chi2": 1, "InverseGamma": 2, "Beta": 2,
+          "RelaxedBernoulli": 2, "Bernoulli": 1, "Geometric": 1, "Poisson": 1, "FisherSnedecor": 2}
+
+
+@pytest.mark.parametrize("name", SCALAR)
+def test_one_distribution_draws_one_number(name: str) -> None:
+    p = getattr(distributions, name)(*[gradcore.tensor(x) for x in (0.25, 0.75)[:SCALAR[name]]], validate_args=False)
+    draws = [p.sample(), p.expand(()).sample(), *([p.rsample()] if p.has_rsample else [])]
+    assert [(tuple(x.shape), x.isfinite().item()) for x in draws] == [((), True)] * len(draws)
+    assert p.sample((2,)).shape == p.expand((2,)).sample().shape == (2,)
+
+
 @pytest.mark.parametrize("name", [n for n in KINDS if n != "Categorical"])
 def test_draws_have_the_mean_and_the_variance(name: str) -> None:
     gradcore.manual_seed(0)

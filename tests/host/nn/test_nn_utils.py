@@ -194,6 +194,7 @@ def test_trunc_normal_takes_a_tensor_as_its_deviation() -> None:
     found = [nn.init.trunc_normal_(gradcore.empty(8), 1.0, std, generator=gradcore.Generator().manual_seed(3)).tolist()
              for std in (0.5, gradcore.tensor(0.5))]
     assert found[0] == found[1]
+    assert -1 <= nn.init.trunc_normal_(gradcore.empty(()), a=-1.0, b=1.0).item() <= 1
 
 
 def test_trunc_normal_has_its_distribution() -> None:
