@@ -179,9 +179,9 @@ def _passing(count: int) -> Callable[[Program, int, int], bool]:
 
 def _lives_over(program: Program, first: int, last: int) -> bool:
     """Can gelu also be written over its input, which nothing reads afterwards, nor the products as their cotangent?"""
-    (given, *_), (cotangent, *_) = (program.instructions[k].operands for k in (first, first + 1))
-    return (_passing(2)(program, first, last) and program.buffers[given.buffer].kind == "made"
-            and _end(program, given.buffer) <= last and cotangent.buffer != given.buffer)
+    given, cotangent = (program.instructions[k].operands[0].buffer for k in (first, first + 1))
+    return (_passing(2)(program, first, last) and program.buffers[given].kind == "made" and _end(program, given) <= last
+            and cotangent != given)
 
 
 def _lives_again(op: str, program: Program, first: int, last: int) -> bool:
