@@ -114,7 +114,7 @@ def _elu_spec(x: TensorSpec, *, alpha: float, scale: float, inner: float) -> Ten
 
 
 def _elu_curve(x: Any, alpha: float, scale: float, inner: float) -> Any:
-    return where(gt(x, 0), 0.0, exp(minimum(x, 0.0) * inner) * (alpha * scale * inner * inner))
+    return where(lt(x, 0), exp(minimum(x, 0.0) * inner) * (alpha * scale * inner * inner), 0.0)
 
 
 def _softplus_spec(x: TensorSpec, *, beta: float, threshold: float) -> TensorSpec:

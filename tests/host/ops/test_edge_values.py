@@ -289,3 +289,16 @@ def test_integers_are_counted_by_histc() -> None:
     found = gradcore.histc(gradcore.tensor(x), bins=4, min=0, max=3)
     assert found.dtype == gradcore.int32 and found.tolist() == np.histogram(x, 4, (0, 3))[0].tolist() == [1, 2, 1, 2]
     assert gradcore.tensor(x).long().histc(3).tolist() == np.histogram(x, 3)[0].tolist()
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", ["elu", "selu", "celu", "silu", "softplus", "mish", "gelu", "hardswish", "logsigmoid",
+                                  "softsign"])
+def test_the_second_gradient_of_an_activation_is_pytorchs_where_its_pieces_meet(name, torch):
+    found = []
+    for library in (gradcore, torch):
+        x = library.tensor([-3.0, -0.5, -0.0, 0.0, 0.5, 3.0], dtype=library.float64, requires_grad=True)
+        slope, = library.autograd.grad(getattr(library.nn.functional, name)(x).sum(), x, create_graph=True)
+        curve, = library.autograd.grad(slope.sum(), x)
+        found.append([slope.detach().numpy(), curve.numpy()])
+    np.testing.assert_allclose(*found, rtol=1e-9, atol=1e-12)
