@@ -110,12 +110,16 @@ class _ConvTransposeNd(_ConvNd):
         """The output padding that gives the result the spatial sizes of ``output_size``."""
         if output_size is None:
             return self.output_padding
-        wanted = tuple(output_size)[-self._module_dims:]
+        dims, whole = self._module_dims, input.spec.ndim
+        if len(output_size) not in (dims, whole):
+            raise ValueError(f"{type(self).__name__}: for {whole}D input, output_size must have {dims} or {whole} elements "
+                             f"(got {len(output_size)})")
+        wanted = tuple(output_size)[-dims:]
         padding: Any = self.padding
         least = [(n - 1) * s - 2 * p + d * (k - 1) + 1 for n, s, p, d, k in zip(
-            input.spec.shape[-self._module_dims:], self.stride, padding, self.dilation, self.kernel_size, strict=True)]
+            input.spec.shape[-dims:], self.stride, padding, self.dilation, self.kernel_size, strict=True)]
         most = [low + s - 1 for low, s in zip(least, self.stride, strict=True)]
-        if len(wanted) != self._module_dims or any(not a <= m <= b for m, a, b in zip(wanted, least, most, strict=True)):
+        if any(not a <= m <= b for m, a, b in zip(wanted, least, most, strict=True)):
             raise ValueError(f"requested an output size of {list(wanted)}, but valid sizes range from {least} to {most}")
         return tuple(m - low for m, low in zip(wanted, least, strict=True))
 

@@ -8,13 +8,15 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from gradcore.engine.modes import no_grad
+from gradcore.engine.value import Value
 from gradcore.nn.container import ModuleDict
 from gradcore.nn.module import Module
 from gradcore.nn.parameter import Parameter
 
 Tensor = Any
 
-__all__ = ["ParametrizationList", "cached", "is_parametrized", "register_parametrization", "remove_parametrizations"]
+__all__ = ["ParametrizationList", "cached", "is_parametrized", "register_parametrization", "remove_parametrizations",
+           "type_before_parametrizations"]
 
 #: The number of open :func:`cached` blocks; and the values computed in them, which go with their lists, or with the last block.
 _open: list[int] = [0]
@@ -97,14 +99,14 @@ def register_parametrization(module: Any, tensor_name: str, parametrization: Any
     The parameter becomes ``module.parametrizations.tensor_name.original``, the same object, so an optimizer that holds it goes
     on with it. A ``right_inverse`` of the parametrization gives its new value, or a tuple of several originals instead of it. A
     further parametrization takes the result of the previous one, and leaves the original as it is. Raises ValueError if there
-    is no such parameter, and unless ``unsafe`` for a result of another shape.
+    is no such parameter, and unless ``unsafe`` for a result that is no tensor, or of another shape or dtype.
     """
     if is_parametrized(module, tensor_name):
         parts = module.parametrizations[tensor_name]
         if not unsafe:
             with no_grad():
                 value = parts()
-                _check(value.spec.shape, parametrization(value).spec.shape)
+                _check(value, parametrization(value))
         parts.append(parametrization)
         return module
     value = module._parameters.get(tensor_name)
@@ -114,7 +116,7 @@ def register_parametrization(module: Any, tensor_name: str, parametrization: Any
         inverse = parametrization.right_inverse(value) if hasattr(parametrization, "right_inverse") else value
         several = inverse if isinstance(inverse, (tuple, list)) else None
         if not unsafe:
-            _check(value.spec.shape, parametrization(*(several or [inverse])).spec.shape)
+            _check(value, parametrization(*(several or [inverse])))
         if several is None and inverse is not value:
             if inverse.spec.shape == value.spec.shape:
                 value.copy_(inverse)
@@ -133,10 +135,20 @@ def register_parametrization(module: Any, tensor_name: str, parametrization: Any
     return module
 
 
-def _check(before: tuple[int, ...], after: tuple[int, ...]) -> None:
-    if before != after:
-        raise ValueError("Registering a parametrization may not change the shape of the tensor: it was "
-                         f"{list(before)} and would be {list(after)}")
+def _check(before: Tensor, after: Any) -> None:
+    if not isinstance(after, Value):
+        raise ValueError(f"A parametrization must return a tensor. Got {type(after).__name__}.")
+    for what, old, new in (("dtype", before.spec.dtype, after.spec.dtype),
+                           ("shape", list(before.spec.shape), list(after.spec.shape))):
+        if old != new:
+            raise ValueError(f"Registering a parametrization may not change the {what} of the tensor, unless `unsafe` flag is "
+                             f"enabled: it was {old} and would be {new}")
+
+
+def type_before_parametrizations(module: Module) -> type:
+    """The class of the module without its parametrizations."""
+    kind = type(module)
+    return kind.__bases__[0] if is_parametrized(module) else kind
 
 
 def _value(parts: ParametrizationList) -> Tensor:

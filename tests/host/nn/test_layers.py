@@ -255,6 +255,7 @@ def test_errors_say_what_was_expected() -> None:
             (lambda: F.conv_transpose2d(x, gradcore.ones(5, 2, 3, 3)), RuntimeError, "expected input[2, 6, 5, 7] to have"),
             (lambda: F.conv_transpose2d(x, gradcore.ones(6, 2, 3, 3), output_padding=1), RuntimeError, "must be smaller than"),
             (lambda: nn.ConvTranspose2d(6, 2, 3)(x, output_size=(20, 20)), ValueError, "valid sizes range from [7, 9] to"),
+            (lambda: nn.ConvTranspose2d(6, 2, 3)(x, output_size=(2, 7, 9)), ValueError, "must have 2 or 4 elements (got 3)"),
             (lambda: F.conv1d(x, gradcore.ones(2, 6, 3)), RuntimeError, "Expected 2D (unbatched) or 3D (batched) input"),
             (lambda: nn.Conv1d(6, 2, (3, 3)), RuntimeError, "kernel_size must be one int, but got (3, 3)"),
             (lambda: nn.Conv1d(6, 2, 3, padding_mode="none"), ValueError, "padding_mode must be one of zeros, reflect"),

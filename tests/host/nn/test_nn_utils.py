@@ -197,6 +197,10 @@ def test_trunc_normal_takes_a_tensor_as_its_deviation() -> None:
     assert -1 <= nn.init.trunc_normal_(gradcore.empty(()), a=-1.0, b=1.0).item() <= 1
 
 
+def test_trunc_normal_fills_a_tensor_without_dimensions() -> None:
+    assert abs(nn.init.trunc_normal_(gradcore.empty(()), a=-0.5, b=0.5).item()) <= 0.5
+
+
 def test_trunc_normal_has_its_distribution() -> None:
     gradcore.manual_seed(3)
     w = nn.init.trunc_normal_(gradcore.empty(300, 400), mean=0.5, std=2.0, a=-1.0, b=3.0).numpy()

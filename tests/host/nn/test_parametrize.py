@@ -267,3 +267,26 @@ def test_an_unsafe_parametrization_may_change_the_shape() -> None:
     parametrize.register_parametrization(net, "weight", nn.Identity())
     parametrize.remove_parametrizations(net, "weight")
     assert net.weight.shape == (4, 2)
+
+
+@pytest.mark.oracle
+def test_a_parametrization_gives_a_tensor_of_the_same_dtype(torch: Any) -> None:
+    for library in (gradcore, torch):
+        class Other(library.nn.Module):  # type: ignore[name-defined, misc]
+            def __init__(self, make: Any) -> None:
+                super().__init__()
+                self.make = make
+
+            def forward(self, x: Any) -> Any:
+                return self.make(x)
+
+        part = library.nn.utils.parametrize
+        for make, words in ((lambda x: x.double(), "may not change the dtype"),
+                            (lambda x: [x], "must return a tensor. Got list")):
+            net = library.nn.Linear(3, 4)
+            with pytest.raises(ValueError, match=words):
+                part.register_parametrization(net, "weight", Other(make))
+            assert part.type_before_parametrizations(net) is type(net) is library.nn.Linear
+        part.register_parametrization(net, "weight", Other(lambda x: x.double()), unsafe=True)
+        assert net.weight.dtype == library.float64
+        assert part.type_before_parametrizations(net) is library.nn.Linear and type(net) is not library.nn.Linear
