@@ -15,7 +15,7 @@ from types import NoneType, TracebackType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 #: What is looked for on a tensor first.
-_OF_TENSORS = frozenset({"spec", "storage", "edge", "requires_grad", "detach", "device", "dim", "to"})
+_OF_TENSORS = frozenset({"spec", "storage", "edge", "base", "requires_grad", "detach", "device", "dim", "to"})
 #: Whose objects are given in a tensor's place.
 _IN_ITS_PLACE = frozenset({"builtins", "numpy", "torch", "cupy"})
 _RAISE = opcode.opmap["RAISE_VARARGS"]
