@@ -78,6 +78,12 @@ def test_the_step_in_graph_mode_is_traced_and_then_replayed():
     names.clear()
 
 
+def test_the_readme_says_of_the_example_in_questions_what_that_prints():
+    said = re.search(r"(\d\.\d\d) GB for a peak of (\d\.\d\d)", README.read_text())
+    shown = re.search(r"#> (\d\.\d\d) GB allocated, (\d\.\d\d) reserved", (README.parent / "docs" / "questions.md").read_text())
+    assert said is not None and shown is not None and said.groups() == shown.groups()[::-1]
+
+
 def test_the_readme_opens_with_two_commands():
     commands = re.findall(r"```console\n\$ (.*?)\n```", README.read_text())
     assert commands == ["pip install -e . && gradcore train", "pip install -e '.[test]' && pytest"]
