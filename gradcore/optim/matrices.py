@@ -13,6 +13,7 @@ from gradcore._tensor import Tensor
 from gradcore.functional.types import finfo
 from gradcore.ops.optimizer import sgd_
 from gradcore.optim.optimizer import Group, Numbers, Optimizer, apart, state_like, state_of
+from gradcore.optim.stepped import is_tensor
 
 _EPS, _COEFFICIENTS = 1e-7, (3.4445, -4.7750, 2.0315)
 
@@ -20,7 +21,7 @@ _EPS, _COEFFICIENTS = 1e-7, (3.4445, -4.7750, 2.0315)
 def _check(options: dict[str, Any]) -> None:
     """PyTorch's checks, with its messages and their names of the options. Raises ValueError."""
     for name, value in options.items():
-        if not isinstance(value, Tensor) and not value >= 0.0:
+        if not is_tensor(name.lower(), value) and not value >= 0.0:
             raise ValueError(f"{name} should be >= 0 but is: {value}")
 
 

@@ -114,10 +114,16 @@ def check_options(optimizer: str, lr: Any, weight_decay: float, eps: float = 0.0
 
 
 def _check(name: str, value: Any) -> None:
-    if isinstance(value, Tensor):
-        if value.spec.numel != 1:
-            raise ValueError(f"a {name} that is a Tensor must be 1-element, but got {value.spec}")
-    elif not hasattr(value, "__float__"):
+    if is_tensor(name, value):
+        return
+    if not hasattr(value, "__float__"):
         raise TypeError(f"a {name} must be a number, but got {value!r} of type {type(value).__name__}")
-    elif not value >= 0.0:
+    if not value >= 0.0:
         raise ValueError(f"Invalid {name}: {value}")
+
+
+def is_tensor(name: str, value: Any) -> bool:
+    """Is an option a tensor, whose value is not read on the host? Raises ValueError if it has not one element."""
+    if isinstance(value, Tensor) and value.spec.numel != 1:
+        raise ValueError(f"a {name} that is a Tensor must be 1-element, but got {value.spec}")
+    return isinstance(value, Tensor)

@@ -192,6 +192,7 @@ def _flat(x: Any) -> Any:
     (lambda: gradcore.bmm(gradcore.ones(1, 2, 3), gradcore.ones(2, 3, 2)), "3 and 3 dimensions and equal length, but got"),
     (lambda: format(gradcore.ones(2), ".3f"), "unsupported format string"),
     (lambda: gradcore.optim.SGD([gradcore.ones(2)], lr=gradcore.ones(2)), "must be 1-element, but got float32"),
+    (lambda: gradcore.optim.Adafactor([gradcore.ones(2)], lr=gradcore.ones(2)), "must be 1-element, but got float32"),
     (lambda: gradcore.nn.functional.adaptive_max_pool1d(gradcore.ones(1, 1, 3), ()), "an int or 1 of them, but got"),
 ])
 def test_bad_input_is_told_in_words(call: Callable[[], Any], message: str) -> None:
