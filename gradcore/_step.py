@@ -25,7 +25,7 @@ from gradcore.memory.ledger import Ledger
 from gradcore.memory.peaks import Measured
 from gradcore.reading import read_log
 from gradcore.report.built import build_report, counted_report
-from gradcore.report.ends import End, gained
+from gradcore.report.ends import End, gained, piled_up
 from gradcore.report.growth import Growth, Trend
 from gradcore.report.recording import Recording
 from gradcore.report.step import DriverFigures, PinnedFigures, PoolFigures, StepReport
@@ -158,6 +158,8 @@ class step:
             growth = trend.growth
             grew = ([] if growth is None else list(ends)[-1 - min(growth.steps, _GAINS):] if growth.every == 1 else
                     [*trend.risen, end])
+            if growth is not None and not (trend.is_sure or piled_up(grew, ends[-2].serial, device.ledger.live)):
+                growth, grew = None, []
             built = [e.node for e in ends]
         self._ended = _Ended(device, seconds, most.peaks, live, arenas, pool, driver, growth, grew, built, most.node, pinned)
 

@@ -95,8 +95,8 @@ def _about(path: Path, found: Run) -> str:
 def _growth(found: Run) -> tuple[Growth | None, int | None]:
     """How the steps of a run have grown, with what has, and the step whose events tell that, if there is one."""
     last = found.recordings.get(found.steps[-1].step) if found.steps else None
-    # Figures do not tell that a graph grows, nor those of a step alone what grew before it: the report of the last step does.
-    growth = growth_of([s.live for s in found.steps]) or (last.report.growth if last and last.records else None)
+    # Figures do not tell that a graph grows, nor whether batches have only become longer: the report of the last step does.
+    growth = last.report.growth if last and last.records else growth_of([s.live for s in found.steps])
     # The newest step whose events tell what it is: that of the peak need not be among the steps that grow.
     number, told = next(((n, told) for n, recording in sorted(found.recordings.items(), reverse=True)
                          if (told := recording.report.growth) and (told.grown or told.carried)), (None, None))

@@ -68,6 +68,15 @@ def gained(ends: Sequence[End], log: Iterable[Raw]) -> dict[int, int] | None:
     return found
 
 
+def piled_up(ends: Sequence[End], before: int, alive: Iterable[int]) -> bool:
+    """Are buffers alive that several steps after the first of ``ends`` have made, but the last step?
+
+    They are given by their serials, and ``before`` is that of the last allocation before the last step.
+    """
+    serials = [end.serial for end in ends]
+    return len({bisect_left(serials, serial) for serial in alive if serials[0] < serial <= before}) > 1
+
+
 def _gain(lines: Iterable[_Line], sums: Iterable[Mapping[_Line, int]], made: Mapping[_Line, Mapping[int, int]]) -> int:
     """What these lines have gained together in the later half; 0 if that is no gain of one step after the other."""
     first, middle, last = (sum(owned.get(line, 0) for line in lines) for owned in sums)

@@ -22,6 +22,9 @@ MADE = frozenset(("output", "temporary", "residual", HELD_OUTSIDE))
 NAMED = 4
 #: The most kinds of alternating steps that are recognized.
 TURNS = 4
+#: Rounds of growing steps that tell of growth where results of several steps have piled up, and where each has only left larger
+#: ones than the last, as batches of changing lengths may do a few times in a row.
+_FEW, _MANY = 3, 8
 #: The most gains that the median is of: rounds of 1 to :data:`TURNS` kinds of steps fill it.
 _GAINS = 60
 #: The most steps with more bytes than any before that are kept.
@@ -116,11 +119,23 @@ class Trend(Generic[_E]):
     def growth(self) -> Growth | None:
         """Growth up to the last step; None for fewer than three growing steps.
 
+        What fewer than eight have added may be chance, if nothing has piled up: see :attr:`is_sure`.
+        """
+        return self._growth(_FEW)
+
+    @property
+    def is_sure(self) -> bool:
+        """Do bytes grow that steps only replace, as one that holds more at every step?"""
+        return self._growth(_MANY) is not None
+
+    def _growth(self, least: int) -> Growth | None:
+        """Growth in at least so many rounds.
+
         If steps of several kinds alternate, as training and evaluation do, each is compared with the last of its kind. Every
-        kind must have grown three times, so that ends which merely go up and down are no growth. If one kind adds to the live
+        kind must have grown so often, so that ends which merely go up and down are no growth. If one kind adds to the live
         bytes and the others leave them as they are, it is said what that one adds.
         """
-        ways = [(steps, -turns) for turns, steps in self._steps.items() if steps >= 3 * turns]
+        ways = [(steps, -turns) for turns, steps in self._steps.items() if steps >= least * turns]
         if ways:
             # The one that has gone on for longest: three in a row may be steps between two evaluations.
             steps, turns = max(ways)[0], -max(ways)[1]
@@ -133,7 +148,7 @@ class Trend(Generic[_E]):
             if turns > 1 and min(added) == 0 and turns * (len(added) - added.count(0)) == len(added):
                 return Growth(steps, median_low(filter(None, added)), every=turns)
             return Growth(steps, median_low(last[-1 - k] - last[-1 - turns - k] for k in window) // turns)
-        return self._slow()
+        return self._slow(least)
 
     def _given_back(self, turns: int) -> float:
         """How high bytes had come twice when three steps of the last one's kind had added to them and the next one gave that
@@ -143,9 +158,9 @@ class Trend(Generic[_E]):
         tops = [top for before, a, b, top, after in fives if after <= before < a < b < top]
         return min(tops[-2:]) if len(tops) > 1 else -inf
 
-    def _slow(self) -> Growth | None:
-        """Growth of steps of which only some add to the live bytes, at regular intervals and four times at least."""
-        if len(self._rises) < 5:
+    def _slow(self, least: int) -> Growth | None:
+        """Growth of steps of which only some add to the live bytes, at regular intervals and more than ``least`` times."""
+        if len(self._rises) < least + 2:
             return None
         numbers, sizes, _ = zip(*self._rises, strict=True)
         gaps = [b - a for a, b in pairwise(numbers)]

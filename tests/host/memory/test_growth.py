@@ -218,15 +218,6 @@ def test_what_was_made_once_and_what_is_replaced_are_not_named() -> None:
     assert "7 results of sigmoid in (root), " in str(step.report).partition("Live bytes")[2]
 
 
-def test_one_buffer_that_grows_is_named() -> None:
-    x, history = gradcore.ones(10, 32), gradcore.zeros(0, 32)
-    for _ in range(5):
-        with gradcore.step(device="cpu") as step:
-            history = gradcore.cat([history, x * 2])
-    assert named(step) == [("cat", 1)]
-    assert "bytes in 1 result of cat in (root), " in str(step.report)
-
-
 def test_what_grows_now_comes_before_what_has_grown() -> None:
     x = gradcore.ones(1000)
     kept: list[Any] = []

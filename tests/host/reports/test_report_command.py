@@ -162,7 +162,8 @@ def test_other_files_in_a_folder_are_not_its_newest_run(capsys: Any, tmp_path: P
 
 def test_growth_is_said(capsys: Any, tmp_path: Path, recording: Recording) -> None:
     path = tmp_path / "run.jsonl"
-    write(path, recording, [100, 110, 120, 130], live=lambda step: 1000 * step)
+    # A run that was killed has no events of its last step, which would tell.
+    write(path, recording, [130, 120, 110, 100], end=False, live=lambda step: 1000 * step)
     text = command(capsys, "report", path)[1]
     assert "Live bytes have grown for 3 steps, typically by 1,000 requested bytes per step." in text
 
