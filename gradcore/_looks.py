@@ -8,7 +8,8 @@ from time import perf_counter
 
 from gradcore._holders import holders_of, live_nodes
 from gradcore.devices.device import Device
-from gradcore.report.growth import TURNS, Carried, Growth, growth_of_nodes
+from gradcore.report.growth import Carried, Growth
+from gradcore.report.trend import TURNS, growth_of_nodes
 
 #: By device: what was said of the holders of buffers, by serial, and until when it is said again.
 _told: dict[str, tuple[float, dict[int, str]]] = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-from collections import deque
 from time import perf_counter, perf_counter_ns
 from types import TracebackType
 from typing import NamedTuple
@@ -25,16 +24,14 @@ from gradcore.memory.ledger import Ledger
 from gradcore.memory.peaks import Measured
 from gradcore.reading import read_log
 from gradcore.report.built import build_report, counted_report
-from gradcore.report.ends import End, gained, piled_up
-from gradcore.report.growth import Growth, Trend
+from gradcore.report.ends import End, Ends, gained
+from gradcore.report.growth import Growth
 from gradcore.report.recording import Recording
 from gradcore.report.step import DriverFigures, PinnedFigures, PoolFigures, StepReport
 from gradcore.units import format_bytes
 
-#: The ends that are kept say what has grown, and two dozen gains are whole rounds, also in halves, of 1 to 4 kinds of steps.
-_GAINS = 24
-#: By device: the growth of all of its steps, and the ends of the last ones.
-_ends: dict[str, tuple[Trend[End], deque[End]]] = {}
+#: By device: the ends of its steps.
+_ends: dict[str, Ends] = {}
 #: By device: the log of the step that is being recorded.
 _recorded: dict[str, list[Raw]] = {}
 if hasattr(os, "register_at_fork"):
@@ -152,15 +149,10 @@ class step:
         pool, live, arenas, end = most.figures
         # Steps of the level counts may end in several threads.
         with device.ledger.lock:
-            trend, ends = _ends.setdefault(device.name, (Trend(), deque(maxlen=_GAINS + 1)))
-            trend.add(end.requested, end)
-            ends.append(end)
-            growth = trend.growth
-            grew = ([] if growth is None else list(ends)[-1 - min(growth.steps, _GAINS):] if growth.every == 1 else
-                    [*trend.risen, end])
-            if growth is not None and not (trend.is_sure or piled_up(grew, ends[-2].serial, device.ledger.live)):
-                growth, grew = None, []
-            built = [e.node for e in ends]
+            ends = _ends.setdefault(device.name, Ends())
+            ends.add(end)
+            growth, grew = ends.growth(lambda: device.ledger.live)
+            built = ends.built
         self._ended = _Ended(device, seconds, most.peaks, live, arenas, pool, driver, growth, grew, built, most.node, pinned)
 
     def _mark(self, what: str) -> None:

@@ -17,11 +17,12 @@ from gradcore.cli.runs import add_step, keep_safe, load_newest, of_step, step_of
 from gradcore.grouping import alike
 from gradcore.reading import short_path
 from gradcore.report.blocks import block_plot
-from gradcore.report.growth import Growth, growth_of
+from gradcore.report.growth import Growth
 from gradcore.report.html import Named, page, save
 from gradcore.report.recording import Recording
 from gradcore.report.run import Run
 from gradcore.report.text import has_grown, shown_shape, why_grown
+from gradcore.report.trend import growth_of
 from gradcore.units import count_of
 
 #: The most rows of the table of live buffers at the peak.

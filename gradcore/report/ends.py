@@ -1,14 +1,19 @@
-"""What is live at the ends of steps, by the lines that made it, and which lines have gained from step to step."""
+"""What is live at the ends of steps, whether that grows, and which lines have gained from step to step."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from gradcore.events import ALLOC, FREE, RETAG, Network, Raw, Site, Tag
 from gradcore.folds import summed
-from gradcore.report.growth import kind_of
+from gradcore.report.growth import Growth, kind_of
+from gradcore.report.trend import Trend
+
+#: The most steps over which it is told what has gained: whole rounds, also in halves, of 1 to 4 kinds of steps.
+_STEPS = 24
 
 
 class End(NamedTuple):
@@ -21,6 +26,46 @@ class End(NamedTuple):
     serial: int
     owned: Mapping[Tag, int] | None
     node: int
+
+
+class Ends:
+    """The ends of a device's steps, of which the last few are kept."""
+
+    def __init__(self) -> None:
+        self._trend = Trend[End]()
+        self._last: deque[End] = deque(maxlen=_STEPS + 1)
+
+    def add(self, end: End) -> None:
+        """A step has ended."""
+        self._trend.add(end.requested, end)
+        self._last.append(end)
+
+    @property
+    def built(self) -> list[int]:
+        """The numbers of the last nodes at the ends of steps, as far as these are kept."""
+        return [end.node for end in self._last]
+
+    def growth(self, alive: Callable[[], Iterable[int]]) -> tuple[Growth | None, list[End]]:
+        """How live bytes have grown up to the last step, with the ends that tell: one before it grew, and those after it.
+
+        ``alive`` gives the serials of the live buffers, and is called where growth may be chance.
+        """
+        growth, last = self._trend.growth, [*self._last]
+        if growth is not None:
+            tell = last[-1 - min(growth.steps, _STEPS):] if growth.every == 1 else [*self._trend.risen, last[-1]]
+            if self._trend.is_sure or self._have_piled_up(tell, alive(), 2):
+                return growth, tell
+        if (underneath := self._trend.underneath) is not None:
+            growth, tell = underneath
+            if self._have_piled_up(tell, alive(), len(tell) - 1):
+                return growth, [*tell, last[-1]]
+        return None, []
+
+    def _have_piled_up(self, ends: Sequence[End], alive: Iterable[int], least: int) -> bool:
+        """Are buffers alive that were made between so many of these ends and the next, and before the last step?"""
+        serials = [end.serial for end in ends]
+        first, last = serials[0], min(serials[-1], self._last[-2].serial)
+        return len({bisect_left(serials, serial) for serial in alive if first < serial <= last}) >= least
 
 
 #: With the role, if it is not one of results: a parameter's gradient is another thing than what its line leaves otherwise.
@@ -66,15 +111,6 @@ def gained(ends: Sequence[End], log: Iterable[Raw]) -> dict[int, int] | None:
             found.update((serial, -(-gain // len(gaining))) for line in gaining
                          for serial in made.get(line, ()))
     return found
-
-
-def piled_up(ends: Sequence[End], before: int, alive: Iterable[int]) -> bool:
-    """Are buffers alive that several steps after the first of ``ends`` have made, but the last step?
-
-    They are given by their serials, and ``before`` is that of the last allocation before the last step.
-    """
-    serials = [end.serial for end in ends]
-    return len({bisect_left(serials, serial) for serial in alive if serials[0] < serial <= before}) > 1
 
 
 def _gain(lines: Iterable[_Line], sums: Iterable[Mapping[_Line, int]], made: Mapping[_Line, Mapping[int, int]]) -> int:

@@ -14,8 +14,9 @@ import gradcore
 from gradcore import _looks, _step
 from gradcore.cli.main import main
 from gradcore.events import Alloc, Keep, Launch, Record, Site, Tag
-from gradcore.report.growth import Carried, Grown, Growth, explained, growth_of
+from gradcore.report.growth import Carried, Grown, Growth, explained
 from gradcore.report.run import RunWriter, StepFigures
+from gradcore.report.trend import growth_of
 from tests.host.reports.made_steps import CALL
 
 

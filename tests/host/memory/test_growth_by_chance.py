@@ -1,10 +1,11 @@
-"""Live bytes that have grown a few times in a row, though no step has kept anything beside the last one's results."""
+"""Live bytes that grow a few times in a row by chance, and growth underneath ends that go up and down."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import gradcore
@@ -53,3 +54,39 @@ def test_batches_of_changing_lengths_are_no_growth_and_what_is_kept_of_them_is(
             kept.append(gradcore.ones(length, 100) * w)
     # The first step of these ended with less than the last one before them.
     assert [(g.op, g.count) for g in named(step)] == [("full", 4), ("mul", 4)]
+
+
+@pytest.mark.parametrize("every", [7, 20])
+@pytest.mark.parametrize("level", ["events", "counts"])
+def test_what_each_epoch_keeps_below_ends_that_go_up_and_down(level: Any, every: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After some steps of training comes an evaluation that ends higher; an end of four epochs of it would be a chance."""
+    monkeypatch.setattr(_step, "_ends", {})
+    w = gradcore.ones(1000, requires_grad=True)
+    kept, told = [], []
+    for _ in range(6):
+        for k in range(every + 3):
+            with gradcore.step(device="cpu", level=level) as step:
+                held = [w.exp(), w.tanh()] if k >= every else None
+                if k == every + 1:
+                    kept.append(w.sin())
+            told.append(step.report.growth)
+    assert held is not None and told[-1] is not None and not any(told[:3 * (every + 3)])
+    assert {growth.every for growth in told if growth} <= {8, 16, 32} and told[-1].requested in range(4000, 9000)
+    if level == "events":
+        assert [(g.op, g.count) for g in told[-1].grown] == [("sin", 6)]
+        assert f" requested bytes every {told[-1].every} steps:" in str(step.report)
+
+
+def test_ends_of_random_sizes_are_no_growth(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lowest ends of windows rise by chance, and what two of the windows have made for good is no reason to say so."""
+    monkeypatch.setattr(_step, "_ends", {})
+    random = np.random.default_rng(7)
+    kept, risen = [], 0
+    for k in range(400):
+        with gradcore.step(device="cpu", level="counts") as step:
+            batch = gradcore.ones(int(random.integers(1, 200)))
+            if k in (100, 150):
+                kept.append(batch * 2)
+        assert batch.numel() and step.report.growth is None
+        risen += _step._ends["cpu"]._trend.underneath is not None
+    assert risen > 10

@@ -10,7 +10,7 @@ import pytest
 
 import gradcore
 from gradcore import _looks, _step
-from gradcore.report.growth import Trend
+from gradcore.report.trend import Trend
 from gradcore.utils.checkpoint import checkpoint
 
 

@@ -12,7 +12,7 @@ import gradcore
 from gradcore import _looks, _step
 from gradcore._holders import live_nodes
 from gradcore.report import load_report
-from gradcore.report.growth import growth_of_nodes
+from gradcore.report.trend import growth_of_nodes
 
 
 @pytest.fixture(autouse=True)
