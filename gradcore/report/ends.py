@@ -50,15 +50,16 @@ class Ends:
 
         ``alive`` gives the serials of the live buffers, and is called where growth may be chance.
         """
-        growth, last = self._trend.growth, [*self._last]
+        growth = self._trend.growth
         if growth is not None:
+            last = [*self._last]
             tell = last[-1 - min(growth.steps, _STEPS):] if growth.every == 1 else [*self._trend.risen, last[-1]]
             if self._trend.is_sure or self._have_piled_up(tell, alive(), 2):
                 return growth, tell
         if (underneath := self._trend.underneath) is not None:
             growth, tell = underneath
             if self._have_piled_up(tell, alive(), len(tell) - 1):
-                return growth, [*tell, last[-1]]
+                return growth, [*tell, self._last[-1]]
         return None, []
 
     def _have_piled_up(self, ends: Sequence[End], alive: Iterable[int], least: int) -> bool:

@@ -41,6 +41,8 @@ class Trend(Generic[_E]):
         #: The lowest end of the present window, and by size those of the last windows: bytes, number, and what was given.
         self._lowest: tuple[int, int, _E] | None = None
         self._floors: list[deque[tuple[int, int, _E]]] = [deque(maxlen=_FEW + 1) for _ in range(_SIZES)]
+        #: The smallest size of windows whose lowest ends rise, if there is one.
+        self._rising: int | None = None
 
     def add(self, requested: int, end: _E) -> None:
         """A step has ended with so many live bytes; ``end`` is kept if that is more than before."""
@@ -70,6 +72,8 @@ class Trend(Generic[_E]):
                 break
             windows //= 2
             lowest = min(floors[-2], lowest, key=itemgetter(0))
+        self._rising = next((size for size, floors in enumerate(self._floors) if len(floors) > _FEW and
+                             all(a[0] < b[0] for a, b in pairwise(floors))), None)
 
     @property
     def growth(self) -> Growth | None:
@@ -131,12 +135,12 @@ class Trend(Generic[_E]):
         """Growth below ends that go up and down, such as what an evaluation keeps after tens of steps of training, and the
         ends that tell: the lowest of the last windows. It may be chance if nothing has piled up.
         """
-        for size, floors in enumerate(self._floors):
-            if len(floors) > _FEW and all(a[0] < b[0] for a, b in pairwise(floors)):
-                every = _WINDOW << size
-                risen = Growth(self._count - 1 - floors[0][1], (floors[-1][0] - floors[0][0]) // _FEW, every=every)
-                return risen, [end for _, _, end in floors]
-        return None
+        if self._rising is None:
+            return None
+        floors = self._floors[self._rising]
+        (low, since, _), (high, _, _) = floors[0], floors[-1]
+        return (Growth(self._count - 1 - since, (high - low) // _FEW, every=_WINDOW << self._rising),
+                [end for _, _, end in floors])
 
     @property
     def risen(self) -> list[_E]:
