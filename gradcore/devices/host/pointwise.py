@@ -12,8 +12,8 @@ import numpy as np
 
 from gradcore.devices.host.kernel import Array
 
-#: Bytes of a piece, and of all temporaries of a piece for functions whose callers know how many they hold.
-_BYTES, ROOM = 8 << 10, 48 << 10
+#: Bytes of a piece, for functions whose callers do not know how many temporaries they hold.
+_BYTES = 8 << 10
 
 
 def is_repeated(x: Array) -> bool:
@@ -47,20 +47,3 @@ def walk(function: Callable[..., Any], operands: tuple[Any, ...], out: Array, nb
                 part[...] = function(*some, **attrs)
             else:
                 function(*some, part, *room(part.size), **attrs)
-
-
-def _bits(mask: Array, size: int) -> Array:
-    """All bits of an integer of ``size`` bytes where the mask is set."""
-    # Not in one call, which would convert by way of a buffer.
-    bits: Array = mask.astype(f"i{size}")
-    return np.negative(bits, bits)
-
-
-def choose(mask: Array, x: Array, y: Any) -> Array:
-    """``x``, of 4 or 8 bytes, where the mask is set, else ``y``, an array of its shape and dtype or a number."""
-    bits = _bits(mask, x.itemsize)
-    other: Array = np.asarray(y, x.dtype).view(bits.dtype)
-    made: Array = np.bitwise_xor(x.view(bits.dtype), other)
-    np.bitwise_and(made, bits, made)
-    np.bitwise_xor(made, other, made)
-    return made.view(x.dtype)

@@ -8,7 +8,7 @@ import numpy as np
 
 from gradcore.devices.host.kernel import Array, kernel
 from gradcore.devices.host.kernels.extremes import extreme
-from gradcore.devices.host.pointwise import ROOM, choose, is_repeated, walk
+from gradcore.devices.host.pointwise import is_repeated
 from gradcore.devices.host.scratch import keep_where, over, scratched, spread, take_where
 
 
@@ -221,7 +221,7 @@ def leaky_relu(x: Array, slope: Any, out: Array) -> None:
         np.multiply(out, slope, out)
         over(_add_positive, (x, out), out, "x")
     else:
-        walk(lambda x, slope: np.maximum(x, 0) + np.minimum(x, 0) * slope, (x, slope), out, ROOM // 3)
+        over(_leaky_by, (x, slope), out, "xx")
 
 
 def _add_positive(x: Array, other: Array, out: Array, t: Array) -> None:
@@ -234,11 +234,17 @@ def _leaky(x: Array, out: Array, t: Array, *, slope: float) -> None:
     np.maximum(x, t, out=out)
 
 
+def _leaky_by(x: Array, slope: Any, out: Array, low: Array, t: Array) -> None:
+    extreme(np.minimum, x, 0, low)
+    np.multiply(low, slope, low)
+    _add_positive(x, low, out, t)
+
+
 @kernel
 def leaky_relu_grad(dy: Array, x: Array, slope: Any, out: Array) -> None:
     slope = _number(slope)
     if isinstance(slope, np.ndarray) or not 0 <= slope <= 1:
-        walk(lambda dy, x, slope: choose(x > 0, dy, dy * slope), (dy, x, slope), out, ROOM // 3)
+        over(_leaky_grad_by, (dy, x, slope), out, "xii?")
     else:
         over(_leaky_grad, (dy, x), out, "x", slope=slope)
 
@@ -247,3 +253,10 @@ def _leaky_grad(dy: Array, x: Array, out: Array, t: Array, *, slope: float) -> N
     np.greater(x, 0, t)
     extreme(np.maximum, t, slope, t)
     np.multiply(t, dy, out)
+
+
+def _leaky_grad_by(dy: Array, x: Array, slope: Any, out: Array, t: Array, bits: Array, room: Array, mask: Array) -> None:
+    np.greater(x, 0, mask)
+    spread(mask, bits)
+    np.multiply(dy, slope, t)
+    take_where(bits, room, dy, t, out)
