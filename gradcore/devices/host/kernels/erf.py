@@ -39,9 +39,8 @@ _CHEBYSHEV = (
     -1.5230293148083846e-15, -9.45734236196977218e-17, 1.21021796335676048e-16, -2.81643182158882184e-17)
 
 
-def erf_piece(x: Array, out: Array, temporaries: list[Array]) -> None:
-    """erf of one piece; four temporaries of its length. ``out`` may be ``x``."""
-    a, b, c, d = temporaries
+def erf_piece(x: Array, out: Array, a: Array, b: Array, c: Array, d: Array) -> None:
+    """erf of one piece; the others are temporaries of its length. ``out`` may be ``x``."""
     most, above, below = _SHORT if x.dtype.itemsize < 8 else _LONG
     np.clip(x, -most, most, out=a)
     np.multiply(a, a, b)
@@ -56,7 +55,7 @@ def erf_piece(x: Array, out: Array, temporaries: list[Array]) -> None:
 @kernel
 def erf(x: Array, out: Array, workspace: Array) -> None:
     for xs, outs, *room in with_room(workspace, 4, x, out):
-        erf_piece(xs, outs, room)
+        erf_piece(xs, outs, *room)
 
 
 _ROOT_HALF = math.sqrt(0.5)
@@ -67,7 +66,7 @@ def _erf_of_root_half(x: Array, out: Array, room: list[Array]) -> None:
     """erf(x / sqrt 2), which is 2 Phi(x) - 1 for the normal distribution function Phi."""
     if x.dtype.itemsize == 8:
         np.multiply(x, _ROOT_HALF, out)
-        erf_piece(out, out, room)
+        erf_piece(out, out, *room)
         return
     square = room[0]
     np.multiply(x, x, square)
@@ -150,12 +149,6 @@ def gelu_with_grad(x: Array, out: Array, slopes: Array, *temporaries: Array, tan
         np.multiply(t, ds, ds)
         if over:
             np.copyto(outs, made)
-
-
-def whole_erf(x: Array) -> Any:
-    out = np.empty_like(x)
-    erf_piece(x, out, [np.empty_like(x) for _ in range(4)])
-    return out
 
 
 def erfc(x: Array) -> Any:

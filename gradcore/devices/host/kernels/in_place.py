@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.devices.host.kernels.erf import whole_erf
-from gradcore.devices.host.pointwise import walk
+from gradcore.devices.host.kernels.erf import erf_piece
+from gradcore.devices.host.scratch import over
 from gradcore.overwriting import OVERWRITING
 
 
@@ -23,7 +23,7 @@ def _written(kernel: Callable[..., Any]) -> Callable[..., Any]:
 def in_place_kernels(table: dict[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
     """A kernel for each in-place op, made from those of the functional ops in ``table``."""
     # That of erf has a workspace, which the in-place op does not declare.
-    table = table | {"erf": lambda x, out: walk(whole_erf, (x,), out)}
+    table = table | {"erf": lambda x, out: over(erf_piece, (x,), out, "xxxx")}
     made = {f"{name}_": _written(table[name]) for name in OVERWRITING}
     for name, kernel in made.items():
         kernel.__name__ = name
