@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,14 @@ def ones(length: int, dtype: Any) -> Array:
     return np.ones(length, dtype)
 
 
+def _lent_for(x: Array, size: int) -> AbstractContextManager[Array]:
+    """So many elements like those of ``x`` in the memory that the thread keeps, which other kernels write to between the calls
+    of a replay: a kernel that needs them is not written out."""
+    if type(x) is not np.ndarray:
+        raise TypeError("a probe cannot record calls on the memory that a thread keeps")
+    return lent(size, x.dtype)
+
+
 def column_sums(x: Array, out: Array) -> None:
     """The sum of each column of a matrix: of many rows in blocks, since errors grow with the number of terms of a sum."""
     count, width = x.shape
@@ -97,12 +106,10 @@ def column_sums(x: Array, out: Array) -> None:
 
 def _long_sums(x: Array, out: Array) -> None:
     """The same for at most :data:`_WIDTH` columns; the sums of blocks are in memory that the thread keeps."""
-    if type(x) is not np.ndarray:
-        raise TypeError("a probe cannot record calls on the memory that a thread keeps")
     count, width = x.shape
     # No more than a block, which is added at once: the memory is lent once.
     most = min(KEPT // (width * x.itemsize), _BLOCK) - 2
-    with lent((most + 2) * width, x.dtype) as room:
+    with _lent_for(x, (most + 2) * width) as room:
         sums = room.reshape(-1, width)
         for some in slices(count, most * _BLOCK):
             part = x[some]
@@ -147,10 +154,8 @@ def add_over(x: Array, dims: tuple[int, ...], out: Array) -> None:
 
 
 def _add_all(x: Array, out: Array) -> None:
-    if type(x) is not np.ndarray:
-        raise TypeError("a probe cannot record calls on the memory that a thread keeps")
     whole = x.size // _ROW * _ROW
-    with lent(x.size // _ROW + 1, x.dtype) as sums:
+    with _lent_for(x, x.size // _ROW + 1) as sums:
         np.matmul(x[:whole].reshape(-1, _ROW), ones(_ROW, x.dtype), out=sums[:-1])
         sums[-1] = np.add.reduce(x[whole:])
         np.add.reduce(sums, out=out.reshape(()))
@@ -163,10 +168,8 @@ def _add_blocks(x: Array, dims: tuple[int, ...], out: Array) -> bool:
     blocks = min(math.isqrt(count), x.shape[d], x.size // _AT_LEAST, KEPT // (out.size * x.itemsize))
     if count < _ROWS or blocks < 2:
         return False
-    if type(x) is not np.ndarray:
-        raise TypeError("a probe cannot record calls on the memory that a thread keeps")
     length = -(-x.shape[d] // blocks)
-    with lent(blocks * out.size, x.dtype) as room:
+    with _lent_for(x, blocks * out.size) as room:
         sums = room.reshape(blocks, *out.shape)
         for k in range(blocks):
             np.add.reduce(x[(*(slice(None),) * d, slice(k * length, (k + 1) * length))], axis=dims, out=sums[k, ...])
