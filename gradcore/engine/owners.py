@@ -42,6 +42,11 @@ def upload(values: np.ndarray[Any, Any], device: Device, *, op: str = "upload", 
     return value
 
 
+def constant(op: str, values: np.ndarray[Any, Any], like: Any) -> Any:
+    """A temporary tensor of an op, on the device of ``like``, with values that only shapes and attributes decide."""
+    return upload(values, like.storage.device, op=op, role="temporary", constant=True)
+
+
 def made_of_numbers(data: Any, depth: int = 4) -> bool:
     """Is it made of Python numbers only, as far as guards look? A trace treats these as constants, with guards on where they
     came from."""

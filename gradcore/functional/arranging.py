@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.engine.owners import upload
+from gradcore.engine.owners import constant, upload
 from gradcore.errors import DimError, SpecError
 from gradcore.functional import matrices
 from gradcore.functional import shape as sh
@@ -277,7 +277,7 @@ def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> T
         return creation.empty(shape=(0,), dtype=input.spec.dtype, device=input.storage.device)
     choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     places = np.array(list(choose(range(input.spec.shape[0]), r)), np.int64).reshape(-1, r)
-    return movement.take(input, upload(places, input.storage.device, op="combinations", role="temporary", constant=True), dim=0)
+    return movement.take(input, constant("combinations", places, input), dim=0)
 
 
 # -- windows -----------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.engine.owners import upload
+from gradcore.engine.owners import constant
 from gradcore.engine.value import Value
 from gradcore.errors import SpecError
 from gradcore.functional import mean, sum
@@ -34,7 +34,7 @@ def _lengths(name: str, given: Any, log_probs: Tensor, most: int | None) -> Tens
         if n < 0 or (most is not None and n > most):
             bound = f"at least 0, but got value {n}" if n < 0 else f"at most {most}, but got value {n}"
             raise SpecError(f"Expected {name} to have value {bound}")
-    return upload(np.array(given, np.int64), log_probs.storage.device, op="ctc_loss", role="temporary", constant=True)
+    return constant("ctc_loss", np.array(given, np.int64), log_probs)
 
 
 def _beside(x: Tensor, log_probs: Tensor) -> Tensor:

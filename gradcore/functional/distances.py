@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.engine.autocast import resumed
-from gradcore.engine.owners import upload
+from gradcore.engine.owners import constant
 from gradcore.errors import SpecError
 from gradcore.functional import mathematics as m
 from gradcore.functional import shape as sh
@@ -68,8 +68,7 @@ def pdist(input: Tensor, p: float = 2.0) -> Tensor:
         raise SpecError(f"pdist only supports 2D tensors, got: {input.spec.ndim}D")
     if p < 0:
         raise SpecError("pdist only supports non-negative p values")
-    pairs = [upload(places, input.storage.device, op="pdist", role="temporary", constant=True)
-             for places in np.triu_indices(input.spec.shape[0], 1)]
+    pairs = [constant("pdist", places, input) for places in np.triu_indices(input.spec.shape[0], 1)]
     # No name refers to the two, so they are released before the norm.
     return norm(elementwise.sub(*(movement.take(input, places, dim=0) for places in pairs)), p, -1)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.engine.owners import upload
+from gradcore.engine.owners import constant
 from gradcore.errors import SpecError
 from gradcore.ops import creation, elementwise, linalg, movement
 
@@ -40,8 +40,7 @@ def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None =
     axes = [np.linspace(-1, 1, n) * (1 if align_corners else (n - 1) / n) if n > 1 else np.zeros(1) for n in size[2:]]
     # The first coordinate, x, belongs to the last dimension of an image.
     places = [*reversed(np.meshgrid(*axes, indexing="ij")), np.ones(tuple(size[2:]))]
-    base = upload(np.stack(places, -1).reshape(-1, dims + 1).astype(theta.spec.dtype), theta.storage.device, op="affine_grid",
-                  role="temporary", constant=True)
+    base = constant("affine_grid", np.stack(places, -1).reshape(-1, dims + 1).astype(theta.spec.dtype), theta)
     return movement.reshape(linalg.matmul(base, movement.permute(theta, dims=(0, 2, 1))), (size[0], *size[2:], dims))
 
 

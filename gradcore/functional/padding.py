@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.engine.owners import upload
+from gradcore.engine.owners import constant
 from gradcore.engine.value import Value
 from gradcore.errors import SpecError
 from gradcore.functional import shape as sh
@@ -45,7 +45,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     for d, before, after in edges:
         if before or after:
             places = _positions(input.spec.shape[d], before, after, mode)
-            table = upload(places, input.storage.device, op="pad", role="temporary", constant=True)
+            table = constant("pad", places, input)
             input = movement.take(input, table, dim=d)
     return input if any(b or a for _, b, a in edges) else sh.clone(input)
 

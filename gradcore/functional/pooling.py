@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.engine.operands import real
-from gradcore.engine.owners import upload
+from gradcore.engine.owners import constant
 from gradcore.errors import SpecError
 from gradcore.functional import picking
 from gradcore.functional.padding import pad
@@ -174,15 +174,14 @@ def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = 
     x = input
     for d in (0, 1):
         if len(places[d]) != shape[d]:
-            table = upload(places[d], input.storage.device, op="adaptive_max_pool2d", role="temporary", constant=True)
+            table = constant("adaptive_max_pool2d", places[d], input)
             x = movement.take(x, table, dim=input.spec.ndim - 2 + d)
     if not return_indices:
         return max_pool2d(x, kernel)
     out, found = max_pool2d(x, kernel, return_indices=True)
     # Indices in the copied windows are turned into indices in the input.
     flat = places[0][:, None] * shape[1] + places[1][None, :]
-    table = upload(flat.reshape(-1), input.storage.device, op="adaptive_max_pool2d", role="temporary", constant=True)
-    return out, movement.take(table, found, dim=0)
+    return out, movement.take(constant("adaptive_max_pool2d", flat.reshape(-1), input), found, dim=0)
 
 
 def adaptive_max_pool1d(input: Tensor, output_size: Size, return_indices: bool = False) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.engine.autocast import resumed
-from gradcore.engine.owners import upload
+from gradcore.engine.owners import constant
 from gradcore.errors import SpecError
 from gradcore.functional import transpose
 from gradcore.functional.shape import apart, plain
@@ -107,7 +107,7 @@ def _nearest(x: Tensor, dim: int, old: int, new: int, scale: float, middle: floa
     # Computed in float32, as in PyTorch, for the same rounding.
     at = (np.arange(new, dtype=np.float32) + np.float32(middle)) * np.float32(1 / scale)
     places = np.minimum(np.floor(at), old - 1).astype(np.int64)
-    return movement.take(x, upload(places, x.storage.device, op="interpolate", role="temporary", constant=True), dim=dim)
+    return movement.take(x, constant("interpolate", places, x), dim=dim)
 
 
 def shares(old: int, new: int) -> np.ndarray[Any, Any]:
@@ -141,7 +141,7 @@ def _weights(old: int, new: int, around: list[tuple[np.ndarray[Any, Any], ...]])
 
 
 def _mixed(x: Tensor, dim: int, matrix: np.ndarray[Any, Any]) -> Tensor:
-    table = upload(matrix.astype(x.spec.dtype), x.storage.device, op="interpolate", role="temporary", constant=True)
+    table = constant("interpolate", matrix.astype(x.spec.dtype), x)
     # No product of a model: autocast leaves it alone.
     with resumed(None):
         return transpose(linalg.linear(transpose(x, dim, -1), table), dim, -1)
@@ -159,8 +159,7 @@ def _gathered(x: Tensor, dim: int, around: list[tuple[np.ndarray[Any, Any], ...]
     """The same from the elements themselves, in float32 for 16-bit floats: of a long signal, most weights are 0."""
     wide, shape, total = movement.cast_to(x, x.spec.widened()), (-1, *[1] * (x.spec.ndim - dim - 1)), None
     for places, weight in around:
-        index, table = (upload(a, x.storage.device, op="interpolate", role="temporary", constant=True)
-                        for a in (places, weight.astype(wide.spec.dtype).reshape(shape)))
+        index, table = (constant("interpolate", a, x) for a in (places, weight.astype(wide.spec.dtype).reshape(shape)))
         part = movement.take(wide, index, dim=dim) * table
         total = part if total is None else total + part
     return movement.cast_to(total, x.spec)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.autograd.function import Function
-from gradcore.engine.owners import upload
+from gradcore.engine.owners import constant
 from gradcore.functional import matmul, reshape
 from gradcore.nn.module import Module
 
@@ -18,7 +18,7 @@ __all__ = ["CrossMapLRN2d"]
 
 def _summed(x: Tensor, chosen: np.ndarray[Any, Any]) -> Tensor:
     """For each channel of [N, C, H, W] the sum of those that its row of ``chosen`` [C, C] says."""
-    table = upload(chosen.astype(x.spec.dtype), x.storage.device, op="cross_map_lrn", role="temporary", constant=True)
+    table = constant("cross_map_lrn", chosen.astype(x.spec.dtype), x)
     n, c, h, w = x.spec.shape
     return reshape(matmul(table, reshape(x, (n, c, h * w))), x.spec.shape)
 
