@@ -153,8 +153,7 @@ def repeat_interleave(input: Tensor, repeats: Any = None, dim: int | None = None
     if output_size is not None:
         # Each place of the result reads the element whose number is that of the elements which end before it.
         ends = scan.cumsum(movement.expand(sh.reshape(repeats, -1), shape=(shape[d],)), dim=0, reverse=False)
-        ending, one = (creation.full(value, shape=shape, dtype=ends.spec.dtype, device=ends.storage.device)
-                       for value, shape in ((0, (output_size + 1,)), (1, (1,))))
+        ending, one = creation.new_full(ends, (output_size + 1,), 0), creation.new_full(ends, (1,), 1)
         placing.add_at_(ending, ends, movement.expand(one, shape=ends.spec.shape), dim=0)
         return movement.take(input, movement.narrow(scan.cumsum(ending, dim=0, reverse=False), 0, 0, output_size), dim=d)
     counts = sh.decisive("repeat_interleave", repeats).reshape(-1)

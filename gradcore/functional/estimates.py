@@ -99,9 +99,8 @@ def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
     places = (x - low) * bins / (high - low)
     # A position is NaN where x is, or where the range is not finite.
     within = elementwise.logical_and(elementwise.logical_and(x >= low, x <= high), places >= 0)
-    places = elementwise.where(within, elementwise.clamp(places, 0.0, bins - 1.0), creation.full(
-        0, shape=(), dtype=input.spec.dtype, device=input.storage.device))
-    counts = creation.full(0, shape=(bins,), dtype=input.spec.dtype, device=input.storage.device)
+    places = elementwise.where(within, elementwise.clamp(places, 0.0, bins - 1.0), creation.new_full(input, (), 0))
+    counts = creation.new_full(input, (bins,), 0)
     places = movement.cast(places, dtype=np.dtype(np.int64))
     return picking.scatter_add_(counts, 0, places, movement.cast_to(within, input.spec))
 

@@ -67,7 +67,7 @@ def _surrounded(x: Tensor, edges: list[tuple[int, int, int]], value: float) -> T
         return sh.clone(x)
     if value == 0:
         return movement.slice_grad(x, shape=tuple(shape), index=tuple(index))
-    out = creation.full(value, shape=tuple(shape), dtype=x.spec.dtype, device=x.storage.device)
+    out = creation.new_full(x, tuple(shape), value)
     movement.copy_(movement.slice(out, index=tuple(index)), x)
     return out
 

@@ -234,9 +234,10 @@ def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor:
 # -- powers ----------------------------------------------------------------------------------------------------------------
 
 
-def _lp_pool(mean: Any, largest: Any, count: int, input: Tensor, norm_type: float, kernel_size: Size, stride: Size | None,
+def _lp_pool(mean: Any, largest: Any, dims: int, input: Tensor, norm_type: float, kernel_size: Size, stride: Size | None,
              ceil_mode: bool) -> Tensor:
-    """Lp pooling by way of ``mean`` pooling over ``count`` elements, or of ``largest`` pooling for an infinite power."""
+    """Lp pooling by way of ``mean`` pooling over windows of so many dimensions, or of ``largest`` for an infinite power."""
+    count = math.prod(sizes("kernel_size", kernel_size, dims))
     if math.isinf(norm_type):
         size = elementwise.abs(input)
         if norm_type > 0:
@@ -253,22 +254,19 @@ def lp_pool1d(input: Tensor, norm_type: float, kernel_size: Size, stride: Size |
     An infinite ``norm_type`` gives the largest absolute value of each window, minus infinity the smallest. Where the sum is
     0, the gradient is NaN or infinite, as in PyTorch.
     """
-    count = sizes("kernel_size", kernel_size, 1)[0]
-    return _lp_pool(avg_pool1d, max_pool1d, count, input, norm_type, kernel_size, stride, ceil_mode)
+    return _lp_pool(avg_pool1d, max_pool1d, 1, input, norm_type, kernel_size, stride, ceil_mode)
 
 
 def lp_pool2d(input: Tensor, norm_type: float, kernel_size: Size, stride: Size | None = None,
               ceil_mode: bool = False) -> Tensor:
     """:func:`lp_pool1d` over windows of [N, C, H, W] or [C, H, W]."""
-    count = math.prod(pair("kernel_size", kernel_size))
-    return _lp_pool(avg_pool2d, max_pool2d, count, input, norm_type, kernel_size, stride, ceil_mode)
+    return _lp_pool(avg_pool2d, max_pool2d, 2, input, norm_type, kernel_size, stride, ceil_mode)
 
 
 def lp_pool3d(input: Tensor, norm_type: float, kernel_size: Size, stride: Size | None = None,
               ceil_mode: bool = False) -> Tensor:
     """:func:`lp_pool1d` over windows of [N, C, D, H, W] or [C, D, H, W]."""
-    count = math.prod(triple("kernel_size", kernel_size))
-    return _lp_pool(avg_pool3d, max_pool3d, count, input, norm_type, kernel_size, stride, ceil_mode)
+    return _lp_pool(avg_pool3d, max_pool3d, 3, input, norm_type, kernel_size, stride, ceil_mode)
 
 
 def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:
