@@ -149,12 +149,14 @@ def _largest(input: Tensor, weight: Tensor, offsets: Tensor | None, last: bool, 
     """The largest element of each column in each bag, 0 in an empty one; the gradient goes to the first of equal elements."""
     within = None
     if offsets is not None:
-        bags, lengths = _bags(offsets, input.spec.shape[0], last)
+        device, count = offsets.storage.device, input.spec.shape[0]
+        need_values("embedding_bag", device, "the length of the longest bag")
+        lengths = _lengths(device.read(offsets.storage, offsets.spec), count, last)
         columns = np.arange(int(lengths.max(initial=0)))
         places = (np.cumsum(lengths) - lengths)[:, None] + columns
         within = _placed(columns < lengths[:, None], input)
         # Beyond a bag's end it reads any index that is there.
-        input = movement.take(input, _placed(np.minimum(places, max(len(bags) - 1, 0)), input), dim=0)
+        input = movement.take(input, _placed(np.minimum(places, max(count - 1, 0)), input), dim=0)
     if padding_idx is not None:
         named = elementwise.ne(input, padding_idx % weight.spec.shape[0])
         within = named if within is None else elementwise.logical_and(within, named)
@@ -186,14 +188,6 @@ def _numbers_of_bags(offsets: Tensor, count: int, last: bool) -> Tensor:
         _lengths(device.copy_out(device.array(offsets.storage.block, offsets.spec)), count, last)
     begun = movement.take_grad(ones(many, dtype=np.int64, device=offsets.device), offsets, shape=(count + 1,), dim=0)
     return movement.narrow(scan.cumsum(begun, dim=0, reverse=False), 0, 0, count) - (many + 1)
-
-
-def _bags(offsets: Tensor, count: int, last: bool) -> tuple[Any, Any]:
-    """The bag of each of ``count`` positions, and the number of positions in each bag."""
-    device = offsets.storage.device
-    need_values("embedding_bag", device, "the length of the longest bag")
-    lengths = _lengths(device.read(offsets.storage, offsets.spec), count, last)
-    return np.repeat(np.arange(len(lengths)), lengths), lengths
 
 
 def _lengths(offsets: Any, count: int, last: bool) -> Any:
