@@ -138,8 +138,5 @@ def conv2d_weight_grad(dy: Array, x: Array, out: Array, workspace: Array, *, sha
         _lay_out(images[part], columns.transpose(4, 0, 1, 2, 3, 5, 6), start, stride, padding, dilation)
         slope = turned[:o * size * count * width].reshape(o, size, count, width)
         slope[...] = dy[part, :, start:start + count].swapaxes(0, 1)
-        # BLAS is faster with the longer side first.
-        np.matmul(columns.reshape(groups, c * kh * kw, -1),
-                  slope.reshape(groups, o // groups, -1).swapaxes(1, 2), out=product)
-        np.add(total, product, total)
+        planes.add_product(columns, slope, product, total)
     out.reshape(groups, o // groups, c * kh * kw)[...] = total.swapaxes(1, 2)

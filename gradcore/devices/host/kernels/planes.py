@@ -123,6 +123,14 @@ def conv2d_input_grad(dy: Array, weight: Array, out: Array, workspace: Array, pa
         np.add(target, grid[:, :, piece.there, padding[1]:padding[1] + out.shape[3]], target)
 
 
+def add_product(windows: Array, slopes: Array, product: Array, total: Array) -> None:
+    """Add the products of windows and slopes over all windows to ``total`` [groups, C * kH * kW, O / groups], by way of
+    ``product``. BLAS is faster with the longer side first."""
+    groups, depth, each = total.shape
+    np.matmul(windows.reshape(groups, depth, -1), slopes.reshape(groups, each, -1).swapaxes(1, 2), out=product)
+    np.add(total, product, total)
+
+
 def conv2d_weight_grad(dy: Array, x: Array, out: Array, workspace: Array, padding: Pair, dilation: Pair, groups: int) -> None:
     o, c, kh, kw = out.shape
     wide = WidePieces.of(x.shape, out.shape, padding, dilation, dy.shape[2])
@@ -137,8 +145,5 @@ def conv2d_weight_grad(dy: Array, x: Array, out: Array, workspace: Array, paddin
         columns = laid[:windows.size].reshape(windows.shape)
         columns[...] = windows
         slopes = _padded_slopes(dy, turned, piece, wide, True)
-        # BLAS is faster with the longer side first.
-        np.matmul(columns.reshape(groups, c * kh * kw, -1), slopes.reshape(groups, o // groups, -1).swapaxes(1, 2),
-                  out=product)
-        np.add(total, product, total)
+        add_product(columns, slopes, product, total)
     out.reshape(groups, o // groups, c * kh * kw)[...] = total.swapaxes(1, 2)
