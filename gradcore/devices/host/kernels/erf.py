@@ -84,27 +84,18 @@ def gelu(x: Array, out: Array, workspace: Array, *, tanh: bool = False) -> None:
 
 def _normal_cdf(x: Array, out: Array, room: list[Array], tanh: bool) -> None:
     """The factor of x in gelu: the normal distribution function, or its approximation by tanh."""
-    _erf_or_tanh(x, out, room, tanh)
-    np.multiply(out, 0.5, out)
-    np.add(out, 0.5, out)
-
-
-def _erf_or_tanh(x: Array, out: Array, room: list[Array], tanh: bool) -> None:
-    """Twice the distribution function minus 1: erf(x / sqrt 2), or its approximation by tanh."""
     if tanh:
-        _tanh_argument(x, out)
+        # of sqrt(2 / pi) (x + 0.044715 x^3)
+        np.multiply(x, x, out)
+        np.multiply(out, 0.044715, out)
+        np.add(out, 1, out)
+        np.multiply(out, x, out)
+        np.multiply(out, _ROOT_2_OVER_PI, out)
         np.tanh(out, out)
     else:
         _erf_of_root_half(x, out, room)
-
-
-def _tanh_argument(x: Array, out: Array) -> None:
-    """sqrt(2 / pi) (x + 0.044715 x^3)"""
-    np.multiply(x, x, out)
-    np.multiply(out, 0.044715, out)
-    np.add(out, 1, out)
-    np.multiply(out, x, out)
-    np.multiply(out, _ROOT_2_OVER_PI, out)
+    np.multiply(out, 0.5, out)
+    np.add(out, 0.5, out)
 
 
 @kernel
