@@ -160,15 +160,11 @@ def function(op: str, **numbers: Any) -> Callable[..., Any]:
     """
     name = "".join(part.capitalize() for part in op.split("_"))
 
-    def run(*arrays: Any) -> None:
-        *operands, out = arrays
-        apply(name, wide(out.dtype), out, *operands)
-
-    def run_with_numbers(*arrays: Any, **attrs: Any) -> None:
+    def run(*arrays: Any, **attrs: Any) -> None:
         *operands, out = arrays
         apply(name, wide(out.dtype), out, *operands, *(numbers | attrs).values())
 
-    return run_with_numbers if numbers else run
+    return run
 
 
 def _with_room(op: str) -> Callable[..., Any]:
