@@ -78,23 +78,11 @@ def sum_to_shape(x: Any, out: Any, *, shape: tuple[int, ...]) -> None:
     fold("Sum", x, out.reshape([n for d, n in enumerate(x.shape) if d not in dims]), dims)
 
 
-def _position(side: str) -> Any:
-    def find(x: Any, out: Any, *, dim: int, keepdim: bool) -> None:
-        _find(side, x, out, None, dim)
-
-    return find
-
-
-def _extreme(side: str) -> Any:
-    def both(x: Any, values: Any, indices: Any, *, dim: int, keepdim: bool) -> None:
-        _find(side, x, indices, values, dim)
-
-    return both
-
-
-def _find(side: str, x: Any, indices: Any, values: Any, dim: int) -> None:
+def _find(side: str, x: Any, *results: Any, dim: int, keepdim: bool) -> None:
+    """Write the positions of extremes, and before them the extremes if there is a place for them."""
+    *values, indices = results
     where = gl.layout((dim,) if x.ndim else (), x)
-    rows, lanes, given = int(where["rows"]), gl.lanes_to_fold(where), (x, indices, values, where)
+    rows, lanes, given = int(where["rows"]), gl.lanes_to_fold(where), (x, indices, values[0] if values else None, where)
     parts = _parts(rows, int(where["width"])) if lanes > 1 else 1
     if parts > 1:
         gl.run_blocks("reduce", "find_split", (side, x.dtype), rows * parts, *given, np.int32(parts), gl.SHARED)
@@ -102,8 +90,8 @@ def _find(side: str, x: Any, indices: Any, values: Any, dim: int) -> None:
         gl.run_rows("reduce", "find", (side, x.dtype), rows, lanes, *given)
 
 
-gl.KERNELS |= {"argmax": _position("Most"), "argmin": _position("Least"), "max_with_index": _extreme("Most"),
-               "min_with_index": _extreme("Least")}
+_highest, _lowest = (functools.partial(_find, side) for side in ("Most", "Least"))
+gl.KERNELS |= {"argmax": _highest, "argmin": _lowest, "max_with_index": _highest, "min_with_index": _lowest}
 
 
 @gl.kernel
