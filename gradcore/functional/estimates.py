@@ -135,7 +135,7 @@ def _slopes(x: Tensor, d: int, spacing: Any, edge_order: int) -> Tensor:
     if isinstance(spacing, Value) and spacing.spec.ndim:
         if spacing.spec.shape != (n,):
             raise SpecError(f"gradient expected {n} coordinates for dimension {d}, but got {list(spacing.spec.shape)}")
-        between = sh.reshape(diff(movement.cast_to(spacing, x.spec)), (-1, *(1,) * (x.spec.ndim - d - 1)))
+        between = sh.along(diff(movement.cast_to(spacing, x.spec)), d, x)
         at = d - x.spec.ndim + between.spec.ndim
         before, after = movement.narrow(between, at, 0, n - 2), movement.narrow(between, at, 1, n - 2)
         steps = steps / between
@@ -226,7 +226,7 @@ def _areas(name: str, y: Tensor, x: Tensor | None, dx: float | None, dim: int) -
         if x.spec.shape[0] != y.spec.shape[d]:
             raise SpecError(f"{name}: There must be one `x` value for each sample point, but got {x.spec.shape[0]} for "
                             f"{y.spec.shape[d]}")
-        return pairs * sh.reshape(diff(x), (-1, *(1,) * (y.spec.ndim - d - 1))), d
+        return pairs * sh.along(diff(x), d, y), d
     wide = sh.reshape(x, ((1,) * (y.spec.ndim - x.spec.ndim) + x.spec.shape))
     return pairs * diff(wide, dim=d), d
 
@@ -263,8 +263,7 @@ def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> Ranked:
     x = sh.atleast_1d(input)
     n = folding.need_elements("mode", x, d)
     rising, stood = folding.sort(x.detach(), d)
-    at = creation.arange(0, 1, length=n, dtype=np.dtype(np.int64), device=x.storage.device)
-    at = sh.reshape(at, (n, *(1,) * (x.spec.ndim - d - 1)))
+    at = sh.along(creation.arange(0, 1, length=n, dtype=np.dtype(np.int64), device=x.storage.device), d, x)
     begins = elementwise.where(elementwise.ne(rising, scan.before(rising, d, 0)), at, 0)
     last = reduce.argmax(at - scan.cumextreme(begins, dim=d, largest=True), dim=d, keepdim=True)
     return _at(input, x, movement.take_along(stood, last, dim=d), d, keepdim)

@@ -149,7 +149,7 @@ def index_fill_(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     # A slice counts once in the value's gradient, even if the index repeats it.
     named = creation.full(False, shape=(x.spec.shape[d],), dtype=np.dtype(bool), device=x.storage.device)
     placing.put_(named, places, creation.new_full(named, (), True), dim=0)
-    pointwise.masked_fill_(x, sh.reshape(named, (-1, *[1] * (x.spec.ndim - d - 1))), given)
+    pointwise.masked_fill_(x, sh.along(named, d, x), given)
     return input
 
 

@@ -32,7 +32,7 @@ def _running(input: Tensor, dim: int, largest: bool) -> Ranked:
     n = line.spec.shape[d]
     new = elementwise.logical_or(elementwise.eq(line, values), elementwise.ne(line, line))
     places = creation.arange(0, 1, length=n, dtype=np.dtype(np.int32 if n < 1 << 31 else np.int64), device=x.storage.device)
-    places = elementwise.where(new, sh.reshape(places, (n, *(1,) * (x.spec.ndim - d - 1))), 0)
+    places = elementwise.where(new, sh.along(places, d, x), 0)
     places = movement.cast(scan.cumextreme(places, dim=d, largest=True), dtype=np.dtype(np.int64))
     return Ranked(*(sh.reshape(t, input.spec.shape) for t in (movement.take_along(x, places, dim=d, wrap=False), places)))
 

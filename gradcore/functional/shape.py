@@ -195,6 +195,11 @@ def apart(result: Tensor, input: Tensor) -> Tensor:
     return movement.clone(result) if result.storage is input.storage else result
 
 
+def along(vector: Tensor, d: int, x: Tensor) -> Tensor:
+    """A view of a vector [n] that broadcasts along dimension ``d`` of ``x``."""
+    return movement.reshape(vector, (vector.spec.numel, *[1] * (x.spec.ndim - d - 1)))
+
+
 def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
     """A view of ``length`` elements of ``dim`` from ``start`` on; a negative ``start`` counts from the end."""
     _need_dims("narrow() cannot be applied to a 0-dim tensor.", input)

@@ -52,6 +52,7 @@ from gradcore.functional.picking import scatter_
 from gradcore.functional.pooling import *  # noqa: F403
 from gradcore.functional.products import bilinear
 from gradcore.functional.sampling import *  # noqa: F403
+from gradcore.functional.shape import along
 from gradcore.functional.similarity import *  # noqa: F403
 from gradcore.functional.unpooling import *  # noqa: F403
 from gradcore.ops import activation, elementwise, linalg, losses, movement, normalizers, random, reduce
@@ -271,7 +272,7 @@ def _soft_cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None, re
     if smoothing:
         target = target * (1.0 - smoothing) + smoothing / count
     if weight is not None:
-        target = target * movement.reshape(weight, (count, *[1] * (input.spec.ndim - dim - 1)))
+        target = target * along(weight, dim, input)
     loss = -reduce.sum(normalizers.log_softmax(input, dim=dim) * target, dims=(dim,), keepdim=False)
     if reduction != "mean":
         return reduced(loss, reduction)
