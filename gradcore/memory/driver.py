@@ -14,8 +14,9 @@ from gradcore.errors import SourceExhausted
 from gradcore.forking import long
 from gradcore.memory.resource import Segment, Stream
 
-# Numbers of the CUDA runtime: cudaErrorMemoryAllocation, cudaErrorNotReady, and flags of its calls.
+# Numbers of the CUDA runtime: cudaErrorMemoryAllocation, cudaErrorNotReady, kinds of copies, and flags of its calls.
 OUT_OF_MEMORY, NOT_READY = 2, 600
+HOST_TO_DEVICE, DEVICE_TO_HOST, DEVICE_TO_DEVICE = 1, 2, 3
 _DISABLE_TIMING, _NON_BLOCKING, _PORTABLE = 2, 1, 1
 
 #: Held by a thread that captures a graph: no thread may wait for the whole of a device meanwhile, which would end the capture.

@@ -30,6 +30,7 @@ from gradcore.devices.gpu.launch import extent, refuse_notes
 from gradcore.devices.storage import Storage
 from gradcore.errors import OutOfMemory, UndeclaredAllocation
 from gradcore.events import Site, Tag
+from gradcore.memory.driver import DEVICE_TO_HOST, HOST_TO_DEVICE
 from gradcore.memory.ledger import Ledger
 from gradcore.memory.resource import Block, Segment, Stream
 from gradcore.memory.stack import build
@@ -278,7 +279,8 @@ class CudaDevice(Device):
         if values.nbytes:
             # From pageable memory the call returns once the values are staged, if so, and they may change afterwards.
             with faults.Watch("writing a tensor"):
-                self._cuda.memcpyAsync(array.data.ptr, values.ctypes.data, values.nbytes, 1, self.current.handle)
+                self._cuda.memcpyAsync(array.data.ptr, values.ctypes.data, values.nbytes, HOST_TO_DEVICE,
+                                       self.current.handle)
                 if not self.staged or self._cuda.pointerGetAttributes(values.ctypes.data).type == _PAGE_LOCKED:
                     self._cuda.streamSynchronize(self.current.handle)
 
@@ -294,7 +296,7 @@ class CudaDevice(Device):
             pinned.storage.block.use_on(self.copies)
             ends = (host.ctypes.data, array.data.ptr) if back else (array.data.ptr, host.ctypes.data)
             with faults.Watch("reading a tensor" if back else "writing a tensor"):
-                self._cuda.memcpyAsync(*ends, array.nbytes, 2 if back else 1, self.copies.handle)
+                self._cuda.memcpyAsync(*ends, array.nbytes, DEVICE_TO_HOST if back else HOST_TO_DEVICE, self.copies.handle)
                 if not self.staged and host is not pinned.array:
                     self._cuda.streamSynchronize(self.copies.handle)
 
@@ -305,7 +307,7 @@ class CudaDevice(Device):
         start, end = extent(array)
         span = np.empty(end - start, np.uint8)
         with faults.Watch("reading a tensor"):
-            self._cuda.memcpyAsync(span.ctypes.data, start, span.nbytes, 2, self.current.handle)
+            self._cuda.memcpyAsync(span.ctypes.data, start, span.nbytes, DEVICE_TO_HOST, self.current.handle)
             self._cuda.streamSynchronize(self.current.handle)
         found = np.ndarray(array.shape, array.dtype, span, array.data.ptr - start, array.strides)
         return found if found.flags.c_contiguous else found.copy()

@@ -38,10 +38,10 @@ from gradcore.devices.gpu.products import SmallProduct, suits
 from gradcore.devices.gpu.workspaces import Workspaces, current_stream, flushed, reserve
 from gradcore.errors import KernelError
 from gradcore.forking import long
+from gradcore.memory.driver import DEVICE_TO_HOST
 from gradcore.units import parse_bytes
 
 _MOST_PLANS = 4096
-_DEVICE_TO_HOST = 2  # cudaMemcpyDeviceToHost
 #: cublasStatus_t of a heuristic that has no algorithm: an invalid combination of arguments, an unsupported one.
 _NO_ALGORITHM = (7, 15)
 #: How the host reads one element: a NumPy type, and the number of bytes that are copied into its upper end.
@@ -232,7 +232,7 @@ class CublasLt:
             stream, (dtype, nbytes) = current_stream(), _ELEMENT[plan.kind]
             found = np.zeros(1, dtype)
             self.run(plan, x, y, out, vector, plan.not_a_number)
-            runtime.memcpyAsync(found.ctypes.data + found.nbytes - nbytes, out, nbytes, _DEVICE_TO_HOST, stream)
+            runtime.memcpyAsync(found.ctypes.data + found.nbytes - nbytes, out, nbytes, DEVICE_TO_HOST, stream)
             runtime.streamSynchronize(stream)
             plan.exact = bool(np.isnan(found[0]))
         return bool(plan.exact)

@@ -20,12 +20,11 @@ from gradcore.devices.gpu.workspaces import made_room
 from gradcore.errors import CaptureError, OutOfMemory
 from gradcore.events import UNTAGGED, Tag
 from gradcore.forking import long
-from gradcore.memory.driver import OUT_OF_MEMORY, capturing
+from gradcore.memory.driver import DEVICE_TO_DEVICE, HOST_TO_DEVICE, OUT_OF_MEMORY, capturing
 from gradcore.memory.resource import Block, MemoryResource, Stream
 
 # Calls that are forbidden during a capture (cudaMalloc, waiting for the device) fail in this thread only.
 _THREAD_LOCAL = 1  # cudaStreamCaptureModeThreadLocal
-_DEVICE_TO_DEVICE, _HOST_TO_DEVICE = 3, 1
 
 
 class Graph:
@@ -194,7 +193,7 @@ class Graphs:
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
         """Copy bytes on the device, on the current stream."""
-        self._cuda.memcpyAsync(target, source, nbytes, _DEVICE_TO_DEVICE, self._device.current.handle)
+        self._cuda.memcpyAsync(target, source, nbytes, DEVICE_TO_DEVICE, self._device.current.handle)
 
     def copy_array(self, source: Any, target: Any) -> None:
         """Copy an array to another of the same dtype and shape, both contiguous, on the current stream."""
@@ -203,7 +202,7 @@ class Graphs:
 
     def _send(self, target: int, source: int, nbytes: int) -> None:
         stream = self._device.current.handle
-        self._cuda.memcpyAsync(target, source, nbytes, _HOST_TO_DEVICE, stream)
+        self._cuda.memcpyAsync(target, source, nbytes, HOST_TO_DEVICE, stream)
         if not self._device.staged:
             self._cuda.streamSynchronize(stream)
 
