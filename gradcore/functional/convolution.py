@@ -80,8 +80,8 @@ def conv_transpose2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, 
     how = {"stride": pair("stride", stride), "padding": pair("padding", padding), "dilation": pair("dilation", dilation)}
     extra = pair("output_padding", output_padding)
     _check_transposed(x, weight, extra, how["stride"], how["dilation"])
-    size = [(n - 1) * step - 2 * side + reach * (taps - 1) + more + 1 for n, taps, more, step, side, reach in zip(
-        x.spec.shape[2:], weight.spec.shape[2:], extra, *how.values(), strict=True)]
+    size = [convolution.covered(*along) + more for *along, more in zip(
+        x.spec.shape[2:], weight.spec.shape[2:], *how.values(), extra, strict=True)]
     # Of no images, a result without pixels is one, as in PyTorch.
     if min(size) < min(x.spec.shape[0], 1):
         raise SpecError(f"conv_transpose: input {list(input.spec.shape)} and weight {list(weight.spec.shape)} give a result of "
@@ -181,7 +181,7 @@ def conv_transpose3d(input: Tensor, weight: Tensor, bias: Tensor | None = None, 
                            reaches)
     h, w = out.spec.shape[2:]
     slices = movement.permute(movement.reshape(out, (n, count, each * groups, depth, h, w)), dims=(0, 2, 1, 4, 5, 3))
-    whole = (count - 1) * step + reach * (depth - 1) + 1 + extra
+    whole = convolution.covered(count, depth, step, dilation=reach) + extra
     if whole - 2 * side < min(n, 1):
         raise SpecError(f"conv_transpose3d: input {list(input.spec.shape)} and weight {list(weight.spec.shape)} give depth "
                         f"{whole - 2 * side}. Output size is too small")

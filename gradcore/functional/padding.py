@@ -13,6 +13,7 @@ from gradcore.errors import SpecError
 from gradcore.functional import shape as sh
 from gradcore.functional.sizes import Size, pair
 from gradcore.ops import arrangement, creation, movement
+from gradcore.ops.convolution import windows
 
 Tensor = Any
 
@@ -133,7 +134,7 @@ def fold(input: Tensor, output_size: Size, kernel_size: Size, dilation: Size = 1
     (kh, kw), (dh, dw), (ph, pw), (sh_, sw) = _windows("fold", kernel_size, dilation, padding, stride)
     x = input if input.spec.ndim == 3 else sh.unsqueeze(input, 0)
     tall, wide = height + 2 * ph, width + 2 * pw
-    rows, columns = (tall - (kh - 1) * dh - 1) // sh_ + 1, (wide - (kw - 1) * dw - 1) // sw + 1
+    rows, columns = windows(height, kh, sh_, ph, dh), windows(width, kw, sw, pw, dw)
     if x.spec.ndim != 3 or x.spec.shape[1] % (kh * kw) or x.spec.shape[2] != rows * columns:
         raise SpecError(f"Given output_size={(height, width)}, kernel_size={(kh, kw)}, dilation={(dh, dw)}, "
                         f"padding={(ph, pw)}, stride={(sh_, sw)}, expected input of [N, C * {kh * kw}, {rows} * {columns}], "

@@ -21,6 +21,7 @@ from gradcore.functional.pooling import (
 from gradcore.functional.shape import plain
 from gradcore.functional.sizes import Size, sizes
 from gradcore.ops import creation, movement
+from gradcore.ops.convolution import covered
 from gradcore.ops.shapes import need_float
 
 Tensor = Any
@@ -32,8 +33,7 @@ __all__ = ["adaptive_max_pool1d_with_indices", "adaptive_max_pool2d_with_indices
 
 def _size(input: Tensor, kernel: Any, stride: Any, padding: Any, output_size: Any) -> list[int]:
     """The sizes of the result: those that pooling needs at least, or the given ones, which pooling brings to the same."""
-    usual = [(n - 1) * step + k - 2 * side for n, k, step, side in zip(
-        input.spec.shape[-len(kernel):], kernel, stride, padding, strict=True)]
+    usual = [covered(*along) for along in zip(input.spec.shape[-len(kernel):], kernel, stride, padding, strict=True)]
     if output_size is None:
         found = usual
     else:

@@ -12,6 +12,7 @@ from gradcore.nn.linear import draw
 from gradcore.nn.module import Family, unusual
 from gradcore.nn.padding import borders_of, require_mode
 from gradcore.nn.parameter import Parameter
+from gradcore.ops.convolution import covered
 
 __all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
 
@@ -116,8 +117,8 @@ class _ConvTransposeNd(_ConvNd):
                              f"(got {len(output_size)})")
         wanted = tuple(output_size)[-dims:]
         padding: Any = self.padding
-        least = [(n - 1) * s - 2 * p + d * (k - 1) + 1 for n, s, p, d, k in zip(
-            input.spec.shape[-dims:], self.stride, padding, self.dilation, self.kernel_size, strict=True)]
+        least = [covered(*along) for along in zip(
+            input.spec.shape[-dims:], self.kernel_size, self.stride, padding, self.dilation, strict=True)]
         most = [low + s - 1 for low, s in zip(least, self.stride, strict=True)]
         if any(not a <= m <= b for m, a, b in zip(wanted, least, most, strict=True)):
             raise ValueError(f"requested an output size of {list(wanted)}, but valid sizes range from {least} to {most}")

@@ -12,6 +12,7 @@ from gradcore.functional.sampling import shares
 from gradcore.onnx.folds import mean
 from gradcore.onnx.graph import Graph, Value
 from gradcore.onnx.table import Refused, converts, enter
+from gradcore.ops.convolution import covered
 from gradcore.spec import TensorSpec
 from gradcore.tiling import Pair
 
@@ -48,8 +49,8 @@ def _conv2d(g: Graph, out: TensorSpec, x: Value, weight: Value, bias: Value | No
 def _conv_transpose2d(g: Graph, out: TensorSpec, x: Value, weight: Value, *, shape: tuple[int, ...], stride: Pair,
                       padding: Pair, dilation: Pair, groups: int) -> Value:
     """What a transposed convolution computes; rows and columns that no window reaches are its output padding."""
-    spans = zip(shape[2:], x.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
-    more = [n - ((m - 1) * s - 2 * p + d * (k - 1) + 1) for n, m, k, s, p, d in spans]
+    more = [n - covered(*along) for n, *along in zip(
+        shape[2:], x.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)]
     if any(not 0 <= extra < max(s, d) for extra, s, d in zip(more, stride, dilation, strict=True)):
         raise Refused(f"a result of {list(shape[2:])} rows and columns needs an output padding of {more}")
     return g.node("ConvTranspose", x, weight, shape=out.shape, kernel_shape=list(weight.shape[2:]), strides=list(stride),

@@ -22,6 +22,11 @@ def windows(size: int, kernel: int, stride: int, padding: int, dilation: int) ->
     return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
 
 
+def covered(count: int, kernel: int, stride: int, padding: int = 0, dilation: int = 1) -> int:
+    """The least size along one dimension that has so many windows: the inverse of :func:`windows`."""
+    return (count - 1) * stride + dilation * (kernel - 1) + 1 - 2 * padding
+
+
 def _check(x: tuple[int, ...], weight: tuple[int, ...], stride: Pair, padding: Pair, dilation: Pair, groups: int) -> None:
     if len(x) != 4 or len(weight) != 4:
         raise SpecError(f"conv2d: expected input [N, C, H, W] and weight [O, C / groups, kH, kW], but got {list(x)} and "
