@@ -325,7 +325,12 @@ def extent(x: Any) -> tuple[int, int]:
 
 def broadcast(array: Any, ndim: int) -> tuple[int, ...]:
     """The strides in elements by which an array is read as one of ``ndim`` dimensions, whatever the sizes of those."""
-    return (*[0] * (ndim - array.ndim), *[0 if n == 1 else s for n, s in zip(array.shape, elements(array), strict=True)])
+    return broadcast_steps(array.shape, array.strides, array.itemsize, ndim)
+
+
+def broadcast_steps(shape: Sequence[int], strides: Sequence[int], itemsize: int, ndim: int) -> tuple[int, ...]:
+    """The same, of a shape and of strides in bytes."""
+    return (*[0] * (ndim - len(shape)), *[0 if n == 1 else s // itemsize for n, s in zip(shape, strides, strict=True)])
 
 
 def packed(*arrays: Any) -> bool:

@@ -84,10 +84,8 @@ def _plan(function: str, compute: np.dtype[Any], aligned: bool, out: _Tensor,
             steps.append((0,) * len(shape))
             itemsizes.append(0)
             continue
-        size = x.dtype.itemsize
-        steps.append((*[0] * (len(shape) - len(x.shape)),
-                      *[0 if n == 1 else s // size for n, s in zip(x.shape, x.strides, strict=True)]))
-        itemsizes.append(size)
+        steps.append(gl.broadcast_steps(x.shape, x.strides, x.dtype.itemsize, len(shape)))
+        itemsizes.append(x.dtype.itemsize)
         names[k], kinds[k] = f"const {gl.name_of(x.dtype)}*", "strided"
     sizes, lie = gl.merged(shape, *steps)
     length = _access(sizes, lie, itemsizes) if aligned else 1

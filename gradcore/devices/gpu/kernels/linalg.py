@@ -107,7 +107,7 @@ def _described(dtype: Any, a: Shape, a_strides: Shape, b: Shape, b_strides: Shap
     if dtype.name not in DATA or not first or not second:
         return _KERNEL
     lead = out[:-2]
-    sizes, steps = gl.merged(lead, *(_broadcast(s, t, size, lead) for s, t in (
+    sizes, steps = gl.merged(lead, *(gl.broadcast_steps(s[:-2], t[:-2], size, len(lead)) for s, t in (
         (a, a_strides), (b, b_strides), (out, out_strides))))
     if len(sizes) > 1:
         # Libraries take one batch dimension.
@@ -125,16 +125,9 @@ def _described(dtype: Any, a: Shape, a_strides: Shape, b: Shape, b_strides: Shap
     return Problem(dtype.name, columns, rows, inner, count, x, y, z, then, added)
 
 
-def _broadcast(shape: Shape, strides: Shape, size: int, lead: Shape) -> list[int]:
-    """Strides in elements of an array's leading dimensions, broadcast to those of the result."""
-    own = [0 if n == 1 else s // size for s, n in zip(strides[:-2], shape[:-2], strict=True)]
-    return [0] * (len(lead) - len(own)) + own
-
-
 def _plain(a: Any, b: Any, out: Any, added: bool) -> None:
     """A product by gradcore's own kernel, for operands of any dtype and layout; ``out``'s rows are contiguous."""
-    lead, size = out.shape[:-2], out.itemsize
-    batch = gl.axes(lead, *(_broadcast(t.shape, t.strides, size, lead) for t in (a, b, out)))
+    batch = gl.axes(out.shape[:-2], *(gl.broadcast(t, out.ndim)[:-2] for t in (a, b, out)))
     how = np.array((batch[()], a.shape[-2], b.shape[-1], a.shape[-1], *gl.elements(a)[-2:], *gl.elements(b)[-2:],
                     gl.elements(out)[-2]), PRODUCT)
     gl.run("linalg", "matmul", (a.dtype,), out.size, a, b, out, how, np.int64(out.size), np.int32(added))
