@@ -42,13 +42,13 @@ class Graph:
 
     def instantiate(self, graph: int) -> None:
         """Make what can be launched of a graph that was captured."""
-        try:
-            self._handle = self._cuda.graphInstantiate(graph)
-            return
-        except self._cuda.CUDARuntimeError as error:
-            if not made_room(error, self._index):
-                raise
-        self._handle = self._cuda.graphInstantiate(graph)
+        while True:
+            try:
+                self._handle = self._cuda.graphInstantiate(graph)
+                return
+            except self._cuda.CUDARuntimeError as error:
+                if not made_room(error, self._index):
+                    raise
 
     def launch(self, stream: Stream) -> None:
         """Launch on ``stream``, after the work submitted to it so far and after earlier launches of this graph. Raises

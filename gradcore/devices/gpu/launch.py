@@ -123,17 +123,14 @@ def launch(family: str, instance: str, blocks: int, threads: int, arguments: tup
     Raises :class:`KernelError` if the kernel does not compile or launch, :class:`DeviceFault` if an earlier one has failed.
     """
     device = runtime.getDevice()
-    try:
-        _function(family, instance, device)((blocks,), (threads,), placed(arguments), stream=stream_of(device))
-        return
-    except _ERRORS as error:
-        if not made_room(error, device):
-            raise of_launch(error, family, instance, blocks, threads) from error
-    # The kernel's code, which the driver loads now, did not fit beside what the pools had cached.
-    try:
-        _function(family, instance, device)((blocks,), (threads,), placed(arguments), stream=stream_of(device))
-    except _ERRORS as error:
-        raise of_launch(error, family, instance, blocks, threads) from error
+    while True:
+        try:
+            _function(family, instance, device)((blocks,), (threads,), placed(arguments), stream=stream_of(device))
+            return
+        except _ERRORS as error:
+            # The kernel's code, which the driver loads now, may not fit beside what the pools have cached.
+            if not made_room(error, device):
+                raise of_launch(error, family, instance, blocks, threads) from error
 
 
 def placed(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
