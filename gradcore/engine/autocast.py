@@ -155,3 +155,8 @@ class resumed:
     def __exit__(self, *exc: object) -> None:
         local.state.autocast = self._around
         note(self._around is not None)
+
+
+def left_alone() -> resumed:
+    """A context inside which autocast leaves ops alone: for a function's own products, which are none of a model's."""
+    return resumed(None)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.engine.autocast import resumed
+from gradcore.engine.autocast import left_alone
 from gradcore.engine.owners import constant
 from gradcore.errors import SpecError
 from gradcore.functional import mathematics as m
@@ -53,8 +53,8 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0,
 def _by_product(x1: Tensor, x2: Tensor) -> Tensor:
     """Euclidean distances as sqrt(|x|^2 + |y|^2 - 2 x y)."""
     squares = [m.sum(elementwise.square(x), -1, True) for x in (x1, x2)]
-    # No product of a model: autocast leaves it alone, and has made float32 of the squares.
-    with resumed(None):
+    # Autocast has made float32 of the squares.
+    with left_alone():
         x1, x2 = (movement.cast_to(x, squares[0].spec) for x in (x1, x2))
         both = linalg.matmul(x1, sh.transpose(x2, -2, -1)) * -2.0 + squares[0] + sh.transpose(squares[1], -2, -1)
     # Rounding may make a distance of about 0 negative.

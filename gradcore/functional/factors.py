@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradcore.engine.autocast import resumed
+from gradcore.engine.autocast import left_alone
 from gradcore.errors import SpecError
 from gradcore.functional import mathematics as m
 from gradcore.functional import shape as sh
@@ -176,8 +176,7 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     """
     vectors = B.spec.ndim == A.spec.ndim - 1
     right = sh.unsqueeze(B, -1) if vectors else B
-    # No product of a model: autocast leaves it alone.
-    with resumed(None):
+    with left_alone():
         found = m.matmul(pinv(A, rtol=rcond), right)
     none = creation.empty(shape=(0,), dtype=A.spec.dtype, device=A.storage.device)
     return LeastSquares(sh.squeeze(found, -1) if vectors else found, none, matrix_rank(A.detach(), rtol=rcond), none)

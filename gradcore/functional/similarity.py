@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gradcore.dtypes import promote
-from gradcore.engine.autocast import resumed
+from gradcore.engine.autocast import left_alone
 from gradcore.engine.operands import number, real
 from gradcore.errors import SpecError
 from gradcore.functional import sum
@@ -46,8 +46,7 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     if alike:
         return sum(one * two, dim)
     labels = list(range(len(shape)))
-    # No product of a model: autocast leaves it alone.
-    with resumed(None):
+    with left_alone():
         return einsum(one, labels, two, labels, labels[:d] + labels[d + 1:])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradcore.engine.autocast import resumed
+from gradcore.engine.autocast import left_alone
 from gradcore.engine.modes import no_grad
 from gradcore.functional import eye, where
 from gradcore.functional.linalg import matrix_exp, qr, solve
@@ -138,7 +138,7 @@ class _Orthogonal(Module):
     def forward(self, x: Tensor) -> Tensor:
         wide = x.spec.shape[-2] < x.spec.shape[-1]
         # As in PyTorch, autocast narrows the last product alone.
-        with resumed(None):
+        with left_alone():
             found = _MAPS[self.orthogonal_map](x.mT if wide else x)
         found = self.base @ found
         return found.mT if wide else found
