@@ -42,11 +42,16 @@ def xlogy(input: Any, other: Any) -> Tensor:
 
     The gradient with respect to ``other`` is 0 where both are 0.
     """
+    return times_logarithm(input, other, elementwise.log, 1.0)
+
+
+def times_logarithm(input: Any, other: Any, log: Callable[[Tensor], Tensor], root: float) -> Tensor:
+    """input * log(other), but 0 where ``input`` is 0, unless ``other`` is NaN. ``log`` is 0 at ``root``, -inf at 1 less."""
     x, y = promoted_floats(input, other)
     # 0 times an infinite or NaN logarithm would be NaN.
-    apart = elementwise.logical_or(elementwise.le(y, 0), elementwise.isinf(y))
+    apart = elementwise.logical_or(elementwise.le(y, root - 1), elementwise.isinf(y))
     dead = elementwise.logical_and(elementwise.eq(x, 0), apart)
-    return x * elementwise.log(elementwise.where(dead, 1.0, y))
+    return x * log(elementwise.where(dead, root, y))
 
 
 def logit(input: Tensor, eps: float | None = None) -> Tensor:

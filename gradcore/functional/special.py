@@ -9,7 +9,7 @@ import numpy as np
 
 from gradcore.functional import mathematics as m
 from gradcore.functional.composed import logit, xlogy
-from gradcore.functional.composed import promoted_floats as _floats
+from gradcore.functional.composed import times_logarithm as _times_logarithm
 from gradcore.functional.mathematics import erf, expm1, log1p, round
 from gradcore.functional.pointwise import digamma, erfc, erfinv, exp2, polygamma, sinc
 from gradcore.functional.pointwise import igamma as gammainc
@@ -70,11 +70,7 @@ def xlog1py(input: Any, other: Any) -> Tensor:
 
     The gradient with respect to ``other`` is 0 where ``input`` is 0 and ``other`` at most -1.
     """
-    x, y = _floats(input, other)
-    # 0 times an infinite or NaN logarithm would be NaN.
-    apart = elementwise.logical_or(elementwise.le(y, -1), elementwise.isinf(y))
-    dead = elementwise.logical_and(elementwise.eq(x, 0), apart)
-    return x * elementwise.log1p(elementwise.where(dead, 0.0, y))
+    return _times_logarithm(input, other, elementwise.log1p, 0.0)
 
 
 def multigammaln(input: Tensor, p: int) -> Tensor:
