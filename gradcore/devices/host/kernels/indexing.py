@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import operator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
 
@@ -225,15 +226,21 @@ def _at_once(*arrays: Array) -> int:
     return _WRITTEN_AT_ONCE if all(a.flags.c_contiguous or is_repeated(a) for a in arrays) else _WRITTEN
 
 
-@kernel
-def put_along_(x: Array, index: Array, values: Array, workspace: Any = None, *, dim: int) -> None:
+def _write_along(write: Callable[..., None], x: Array, index: Array, values: Array, dim: int) -> None:
+    """Call ``write`` with an array, positions in it and values, in order: all of those along ``dim``, some at a time."""
     values = np.broadcast_to(values, index.shape)
     for places, at in _pieces(x.shape, index, dim, _at_once(index, values)):
         given = values[at]
         if x.flags.c_contiguous:
-            x.reshape(-1)[places.reshape(-1)] = given.reshape(-1)
+            # NumPy is faster with one index than with several, and with one dimension.
+            write(x.reshape(-1), places.reshape(-1), given.reshape(-1))
         else:
-            x[np.unravel_index(places, x.shape)] = given
+            write(x, np.unravel_index(places, x.shape), given)
+
+
+@kernel
+def put_along_(x: Array, index: Array, values: Array, workspace: Any = None, *, dim: int) -> None:
+    _write_along(operator.setitem, x, index, values, dim)
 
 
 def _whole_rows(x: Array, index: Array, values: Array) -> bool:
@@ -249,15 +256,8 @@ def _fold_along(by: Any, x: Array, index: Array, values: Array, dim: int) -> Non
         for part in slices(len(index), LISTED):
             places = numbers[part].astype(np.int64)
             fold_rows(by, x.reshape(len(x), -1), places, values[part].reshape(len(places), -1))
-        return
-    values = np.broadcast_to(values, index.shape)
-    for places, at in _pieces(x.shape, index, dim, _at_once(index, values)):
-        given = values[at]
-        if x.flags.c_contiguous:
-            # NumPy is faster with one index than with several, and with one dimension.
-            by.at(x.reshape(-1), places.reshape(-1), given.reshape(-1))
-        else:
-            by.at(x, np.unravel_index(places, x.shape), given)
+    else:
+        _write_along(by.at, x, index, values, dim)
 
 
 @kernel
