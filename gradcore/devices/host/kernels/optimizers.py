@@ -14,25 +14,20 @@ from gradcore.spec import PIECE
 Arrays = Sequence[Array]
 
 
-def _parts_of(workspace: Array, temporaries: int, *arrays: Array) -> Iterator[tuple[Array, ...]]:
-    """Pieces of arrays of one size, with two temporaries, which are the same array if one is enough."""
-    like = arrays[0]
-    room = workspace.view(like.dtype)
-    step = room.size // temporaries
-    for part in pieces(*arrays) if like.size > PIECE else (arrays,) if like.size else ():
-        size, shape = part[0].size, part[0].shape
-        first = room[:size].reshape(shape)
-        yield (*part, first, first if temporaries == 1 else room[step:step + size].reshape(shape))
-
-
 def _each(workspace: Array, temporaries: int, decay: float, shrink: float, maximize: bool, params: Arrays, grads: Arrays,
           *states: Arrays) -> Iterator[tuple[Array, ...]]:
-    """Pieces of a parameter, shrunk, of its gradient as the update takes it, of its states, and of two temporaries.
+    """Pieces of a parameter, shrunk, of its gradient as the update takes it, of its states, and of two temporaries, which are
+    the same array if one is enough.
 
     The gradient may be in the second temporary, which can be overwritten once the gradient has been used.
     """
-    for k, (param, grad) in enumerate(zip(params, grads, strict=True)):
-        for p, g, *rest, t, r in _parts_of(workspace, temporaries, param, grad, *[s[k] for s in states if s]):
+    for arrays in zip(params, grads, *[s for s in states if s], strict=True):
+        like = arrays[0]
+        room = workspace.view(like.dtype)
+        step = room.size // temporaries
+        for p, g, *rest in pieces(*arrays) if like.size > PIECE else (arrays,) if like.size else ():
+            t = room[:p.size].reshape(p.shape)
+            r = t if temporaries == 1 else room[step:step + p.size].reshape(p.shape)
             if maximize:
                 g = np.negative(g, r)
             if shrink != 1:
