@@ -72,8 +72,5 @@ def fill_(x: Array, value: Any) -> None:
 
 
 @kernel
-def copy_(x: Array, source: Any) -> None:
-    if isinstance(source, np.ndarray):
-        convert(source, x)
-    else:
-        x[...] = source
+def copy_(x: Array, source: Array) -> None:
+    convert(source, x)
