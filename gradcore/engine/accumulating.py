@@ -47,6 +47,9 @@ def accumulate(leaf: Leaf, g: Any) -> None:
             raise SpecError(f"a graph from before its leaf got the shape {list(leaf.spec.shape)} returned an invalid gradient: "
                             f"got {list(g.spec.shape)} but expected shape compatible with {list(leaf.spec.shape)}")
         if there is None:
+            if g.edge is not None and not local.state.grad:
+                # A function's backward, or a hook, has returned what has a graph of its own.
+                g.edge = None
             whole = g.spec.contiguous and g.storage.nbytes == g.spec.nbytes
             leaf.grad = g if whole and unseen(g) else clone(g)
         else:

@@ -19,6 +19,7 @@ from gradcore.engine.autocast import note
 from gradcore.engine.below import Captures, executed, last_uses, leads_to, rules_for
 from gradcore.engine.hook_calls import after_leaf, after_node, as_user, before_node, on_outputs, seen
 from gradcore.engine.node import Leaf, Node
+from gradcore.engine.plans import KeepPlan
 from gradcore.engine.residuals import RELEASED, residuals
 from gradcore.engine.saved import forget
 from gradcore.engine.sites import here
@@ -177,6 +178,9 @@ class Sweep:
         if node.hooks is not None:
             before_node(node, gs)
         rules, read = (node.plan.rules, None) if wanted is None else rules_for(node, self.captures or {}, wanted)
+        if type(node.plan) is KeepPlan and all(g is None for g in gs):
+            # A pre-hook has stopped them. A function's own backward gets zeros.
+            rules, read = [], ()
         self.run(node, gs, rules, read, watched=local.state.anomaly or (node.hooks is not None and bool(node.hooks.after)))
 
     def _run_watched(self, node: Node, gs: list[Any], values: Any, rules: list[Any]) -> None:

@@ -14,16 +14,18 @@ from gradcore.units import count_of
 
 
 class as_user:
-    """Run the user's code inside backward: the sites of its ops are its own lines."""
+    """Run the user's code inside backward: the sites of its ops are its own lines, and a grad mode that it sets ends there."""
 
-    __slots__ = ("_site",)
+    __slots__ = ("_site", "_grad")
 
     def __enter__(self) -> None:
         state = local.state
+        self._grad = state.grad
         self._site, state.site = state.site, None
 
     def __exit__(self, *exc: object) -> None:
-        local.state.site = self._site
+        state = local.state
+        state.site, state.grad = self._site, self._grad
 
 
 def seen(g: Any, index: int, hooks: Hooks, where: str) -> Any:
@@ -40,22 +42,25 @@ def replaced(g: Any, result: Any, whose: str) -> Any:
         return g
     if not isinstance(result, Value):
         raise TypeError(f"{whose} must return a Tensor or None, but returned {type(result).__name__}")
-    if g is not None:
-        if result.spec.shape != g.spec.shape:
-            raise SpecError(f"{whose} returned shape {list(result.spec.shape)} for a gradient of shape {list(g.spec.shape)}")
-        if result.spec.dtype != g.spec.dtype:
-            raise SpecError(f"{whose} returned {result.spec.dtype.name} for a gradient of {g.spec.dtype.name}")
-        if result.storage.device.compute is not g.storage.device.compute:
-            raise DeviceError(f"{whose} returned a tensor on {result.storage.device} for a gradient on {g.storage.device}")
+    if result.spec.shape != g.spec.shape:
+        raise SpecError(f"{whose} returned shape {list(result.spec.shape)} for a gradient of shape {list(g.spec.shape)}")
+    if result.spec.dtype != g.spec.dtype:
+        raise SpecError(f"{whose} returned {result.spec.dtype.name} for a gradient of {g.spec.dtype.name}")
+    if result.storage.device.compute is not g.storage.device.compute:
+        raise DeviceError(f"{whose} returned a tensor on {result.storage.device} for a gradient on {g.storage.device}")
     return alias(result, result.edge)
 
 
 def _all_replaced(gs: list[Any], result: Any, whose: str) -> list[Any]:
-    """Gradients replaced by what a hook of a node returned: a tuple with one for each, or the only one."""
+    """Gradients replaced by what a hook of a node returned: a tuple with one for each, or the only one. A None stops one.
+
+    Raises RuntimeError for one where there was none."""
     parts = result if isinstance(result, tuple) else (result,)
     if len(parts) != len(gs):
         raise TypeError(f"{whose} must return {count_of(len(gs), 'gradient')}, but returned {len(parts)}")
-    return [replaced(g, part, whose) for g, part in zip(gs, parts, strict=True)]
+    if any(g is None and part is not None for g, part in zip(gs, parts, strict=True)):
+        raise RuntimeError(f"{whose} can't replace a None gradient with a non-None value")
+    return [None if part is None else replaced(g, part, whose) for g, part in zip(gs, parts, strict=True)]
 
 
 def on_outputs(node: Node, gs: list[Any]) -> None:

@@ -304,7 +304,7 @@ class _Watch:
 def _replaced(grads: tuple[Any, ...], changed: Any) -> tuple[Any, ...]:
     if changed is None:
         return grads
-    parts = changed if isinstance(changed, tuple) else (changed,)
+    parts = tuple(changed) if isinstance(changed, (tuple, list)) else (changed,)
     if len(parts) != len(grads):
         raise RuntimeError(f"Backward hook returned an invalid number of grad_input, got {len(parts)}, but expected "
                            f"{len(grads)}")
