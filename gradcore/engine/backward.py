@@ -260,8 +260,13 @@ class Sweep:
             with as_user():
                 g = seen(g, 0, leaf.hooks, "a leaf")
             if self.captures is None or self.accumulating:
-                accumulate(leaf, g)
+                gs = [g]
+                before_node(leaf, gs)
+                if gs[0] is not None:
+                    accumulate(leaf, gs[0])
                 after_leaf(leaf)
+                after_node(leaf, [], tuple(None if g is None else alias(g, g.edge) for g in gs))
+                g = gs = None  # type: ignore[assignment]
             else:
                 self.captures[id(leaf), 0][0] = g
 

@@ -79,8 +79,9 @@ def on_outputs(node: Node, gs: list[Any]) -> None:
                 hooks.retained[k] = kept
 
 
-def before_node(node: Node, gs: list[Any]) -> None:
-    """Run the hooks of a node that is about to run; what they return replaces its cotangents in ``gs``."""
+def before_node(node: Node | Leaf, gs: list[Any]) -> None:
+    """Run the hooks of a node that is about to run, or of a leaf that is about to be added to; what they return replaces its
+    cotangents in ``gs``."""
     with as_user():
         for hook in list(node.hooks.before.values()):
             # As objects of their own, since a hook may hold them.
@@ -89,7 +90,7 @@ def before_node(node: Node, gs: list[Any]) -> None:
                 gs[:] = _all_replaced(gs, result, f"a pre-hook of {node.name()}")
 
 
-def after_node(node: Node, results: list[Any], gs: tuple[Any, ...]) -> list[Any]:
+def after_node(node: Node | Leaf, results: list[Any], gs: tuple[Any, ...]) -> list[Any]:
     """The gradients that a node returns, after its hooks."""
     with as_user():
         for hook in list(node.hooks.after.values()):

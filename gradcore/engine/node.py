@@ -206,6 +206,8 @@ class Leaf:
 
     next_functions: tuple[Any, ...] = ()
     recipe = None  # a leaf is never recomputed
+    # Around the moment at which the gradient is added, which is passed as the cotangent.
+    register_hook, register_prehook = Node.register_hook, Node.register_prehook
 
     def name(self) -> str:
         return "torch::autograd::AccumulateGrad"

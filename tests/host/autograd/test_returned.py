@@ -48,6 +48,22 @@ def scripts() -> dict[str, Any]:
         y.sum().backward()
         return x.grad
 
+    def hooks_of_the_node_of_a_leaf(t: Any) -> Any:
+        """By which optimizers of old step inside backward."""
+        x, seen = leaf(t), []
+        node = x.expand_as(x).grad_fn.next_functions[0][0]
+        handles = [node.register_prehook(lambda outputs: seen.append(plain(["before", x.grad, *outputs])) or (outputs[0] * 2,)),
+                   node.register_hook(lambda inputs, outputs: seen.append(plain(["after", *inputs, *outputs, x.grad])))]
+        x.register_post_accumulate_grad_hook(lambda p: seen.append(["accumulated"]))
+        for _ in range(2):
+            (x * x + x).sum().backward()
+        t.autograd.grad((x * x).sum(), x)
+        for handle in handles:
+            handle.remove()
+        node.register_prehook(lambda outputs: (None,))
+        (x * 3).sum().backward()
+        return x.grad, seen
+
     def a_hook_returns_a_leaf(t: Any) -> Any:
         x = leaf(t)
         x.register_hook(lambda g: leaf(t))
