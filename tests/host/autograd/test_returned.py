@@ -48,6 +48,22 @@ def scripts() -> dict[str, Any]:
         y.sum().backward()
         return x.grad
 
+    def a_function_that_returns_what_is_no_tensor(t: Any) -> Any:
+        class Scaled(t.autograd.Function):  # type: ignore[misc]
+            @staticmethod
+            def forward(ctx: Any, x: Any, by: Any, name: str) -> Any:
+                ctx.by = by
+                return x * by, by, name
+
+            @staticmethod
+            def backward(ctx: Any, g: Any, *others: Any) -> Any:
+                return g * ctx.by, None, None
+
+        x = leaf(t)
+        y, by, name = Scaled.apply(x, 3000.0, "a name")
+        y.sum().backward()
+        return x.grad, by, name
+
     def hooks_of_the_node_of_a_leaf(t: Any) -> Any:
         """By which optimizers of old step inside backward."""
         x, seen = leaf(t), []
@@ -119,6 +135,22 @@ def test_nothing_takes_the_place_of_a_gradient_that_is_none() -> None:
     with raises(RuntimeError, "a hook of MulBackward0 can't replace a None gradient with a non-None value"):
         y.sum().backward()
     assert x.grad is None
+
+
+def test_a_hook_on_a_part_that_has_no_gradient_is_not_called() -> None:
+    """PyTorch calls it with None, which few hooks expect."""
+    x, seen = gradcore.ones(2, 3, requires_grad=True), list[str]()
+    first, second = (x * 2).unbind(0)
+    for part, name in ((first, "first"), (second, "second")):
+        part.register_hook(lambda g, name=name: seen.append(name))
+    first.sum().backward()
+    assert seen == ["first"] and x.grad.tolist() == [[2.0] * 3, [0.0] * 3]
+
+
+def test_gradgradcheck_takes_the_given_cotangents() -> None:
+    x = gradcore.ones(2, dtype=gradcore.float64, requires_grad=True)
+    with raises(ValueError, "gradcheck needs float64: inputs[1] is float32"):
+        gradcore.autograd.gradgradcheck(lambda x: x ** 3, x, gradcore.ones(2, requires_grad=True))
 
 
 def test_what_a_stopped_node_kept_is_released() -> None:
