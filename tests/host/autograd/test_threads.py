@@ -152,3 +152,18 @@ def test_a_thread_may_drop_gradients_as_another_begins_a_trace(monkeypatch: pyte
 
     monkeypatch.setattr(module, asks, meanwhile)
     assert gradcore.compile(lambda y: y * 2)(gradcore.ones(1)).item() == 2 and x.grad is None
+
+
+def test_a_thread_that_begins_within_a_step_is_a_part_of_its_forward() -> None:
+    phases: list[str] = []
+
+    def elsewhere() -> None:
+        thread = threading.Thread(target=lambda: phases.append(gradcore.ones(4).storage.block.tag.phase))
+        thread.start()
+        thread.join()
+
+    elsewhere()
+    with gradcore.step():
+        elsewhere()
+    elsewhere()
+    assert phases == ["setup", "forward", "setup"]
