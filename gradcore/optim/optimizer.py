@@ -159,7 +159,11 @@ class Optimizer(StateHooks):
     def _optim_call_before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         for hook in list(self._optim_before.values()):
             changed = hook(self, args, kwargs)
-            args, kwargs = (args, kwargs) if changed is None else changed
+            if changed is not None:
+                if not isinstance(changed, tuple) or len(changed) != 2:
+                    raise RuntimeError(f"a pre-hook of {type(self).__name__}.step must return None or a tuple of (new_args, "
+                                       f"new_kwargs), but got {changed!r:.200}")
+                args, kwargs = changed
         return args, kwargs
 
     def register_step_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:

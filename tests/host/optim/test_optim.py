@@ -316,6 +316,9 @@ def test_a_hook_may_give_the_step_another_closure() -> None:
     optimizer = optim.SGD([p])
     optimizer.register_step_pre_hook(lambda o, args, kwargs: ((o,), {"closure": lambda: 2}))
     assert optimizer.step(lambda: 1) == 2 == optimizer.step()
+    optimizer.register_step_pre_hook(lambda o, args, kwargs: 3)
+    with raises(RuntimeError, "a pre-hook of SGD.step must return None or a tuple of (new_args, new_kwargs), but got 3"):
+        optimizer.step()
 
 
 def test_gradients_are_filled_with_zeros_where_there_are_any() -> None:
