@@ -246,3 +246,18 @@ def test_a_child_that_is_put_in_its_place_again_and_again_has_one_parent() -> No
         net.add_module("last", child)
         net._modules = dict(net._modules)
     assert [r() for r in child._module_parents] == [net]
+
+
+def test_state_of_a_layer_that_moves_takes_none_of_a_layer_with_a_longer_number_along() -> None:
+    net = nn.Sequential(*[nn.Linear(2, 2) for _ in range(11)])
+    optimizer = gradcore.optim.Adam(net.parameters())
+    net(gradcore.ones(1, 2)).sum().backward()
+    optimizer.step()
+    kept = [net[1], net[10]]
+    state = [optimizer.state[layer.weight]["exp_avg"].storage for layer in kept]
+    del net
+    found = []
+    for larger in (nn.Sequential(kept[0]), nn.Sequential(nn.ReLU(), kept[1])):
+        larger(gradcore.ones(1, 2))
+        found.append([storage.block.tag.layer for storage in state])
+    assert found == [["0", "10"], ["0", "1"]]
