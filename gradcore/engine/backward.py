@@ -178,7 +178,7 @@ class Sweep:
         if node.hooks is not None:
             before_node(node, gs)
         rules, read = (node.plan.rules, None) if wanted is None else rules_for(node, self.captures or {}, wanted)
-        if type(node.plan) is KeepPlan and all(g is None for g in gs):
+        if node.hooks is not None and type(node.plan) is KeepPlan and all(g is None for g in gs):
             # A pre-hook has stopped them. A function's own backward gets zeros.
             rules, read = [], ()
         self.run(node, gs, rules, read, watched=local.state.anomaly or (node.hooks is not None and bool(node.hooks.after)))

@@ -117,7 +117,9 @@ def test_state_and_errors() -> None:
         GradScaler(backoff_factor=1.0)
     with raises(ValueError, "iterable of Tensors"):
         scaler.scale(1.0)
-    assert [t.tolist() for t in scaler.scale([p.detach(), p.detach()])] == [[0.0], [0.0]]
+    for kind in (list, tuple):
+        scaled = scaler.scale(kind([p.detach(), p.detach()]))
+        assert type(scaled) is kind and [t.tolist() for t in scaled] == [[0.0], [0.0]]
     narrow = gradcore.tensor([1.0], dtype=float16, requires_grad=True)
     narrow.sum().backward()
     with raises(ValueError, "Attempting to unscale FP16 gradients"):
