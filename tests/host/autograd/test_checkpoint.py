@@ -118,6 +118,12 @@ def test_a_checkpoint_must_do_the_same_again() -> None:
     y = checkpoint(lambda x: (x @ gradcore.ones(5, next(widths))).exp(), x)
     with raises(RuntimeError, "Recomputed values for the following tensors have different metadata"):
         y.sum().backward()
+    squares = iter((1, 2))
+    y = checkpoint(lambda x: sum(x * x for _ in range(next(squares))), x, early_stop=False)
+    with raises(RuntimeError, "different metadata", "tensor 2 is float32[2, 5], and was no more"):
+        y.sum().backward()
+    for segments in (1, 6):
+        assert checkpoint_sequential(blocks(), segments, gradcore.ones(2, 32)).shape == (2, 32)
     with raises(ValueError, "segments must be between 1 and 6, but got 7"):
         checkpoint_sequential(blocks(), 7, x)
     with raises(ValueError, "determinism_check must be"):
