@@ -306,3 +306,24 @@ def test_a_part_may_return_several(outputs: Any, reentrant: bool) -> None:
     found = checkpoint(lambda x: outputs(x.exp().log()), x, use_reentrant=reentrant)
     sum(y.sum() for y in (found if isinstance(found, (tuple, list)) else [found]) if isinstance(y, gradcore.Tensor)).backward()
     assert x.grad.tolist() == pytest.approx([2, 2, 2])
+
+
+def test_what_a_function_saved_in_a_checkpoint_can_be_asked_for_before_backward() -> None:
+    class Square(gradcore.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.save_for_backward(x)
+            contexts.append(ctx)
+            return x * x
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return 2 * g * ctx.saved_tensors[0]
+
+    contexts: list[Any] = []
+    x = gradcore.tensor([1.0, 3.0], requires_grad=True)
+    y = checkpoint(lambda x: Square.apply(x * 2), x)
+    assert [contexts[0].saved_tensors[0].tolist() for _ in range(2)] == [[2.0, 6.0]] * 2
+    y.sum().backward()
+    assert x.grad.tolist() == [8.0, 24.0]
+    contexts.clear()
