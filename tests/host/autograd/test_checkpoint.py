@@ -327,3 +327,14 @@ def test_what_a_function_saved_in_a_checkpoint_can_be_asked_for_before_backward(
     y.sum().backward()
     assert x.grad.tolist() == [8.0, 24.0]
     contexts.clear()
+
+
+def test_arguments_may_be_no_tensors_and_tensors_must_stay_as_they_are() -> None:
+    x = gradcore.tensor([1.0, 3.0], requires_grad=True)
+    doubled = x * 2
+    y = checkpoint(lambda x, by, other: x * x * by if other is None else x, doubled, 3, None)
+    doubled.add_(1)
+    with raises(RuntimeError, "modified by an inplace operation: 'an argument of checkpoint', float32[2], kept by checkpoint"):
+        y.sum().backward()
+    checkpoint(lambda x, by, other: x * x * by if other is None else x, x * 2, 3, None).sum().backward()
+    assert x.grad.tolist() == [24.0, 72.0]
