@@ -259,7 +259,11 @@ def test_options_that_exclude_each_other_are_told() -> None:
                        (lambda: data.DataLoader(d, None, drop_last=True), "mutually exclusive with drop_last"),
                        (lambda: data.DataLoader(d, num_workers=-1), "must not be negative, but got -1"),
                        (lambda: data.DataLoader(d, prefetch_factor=0), "prefetch_factor must be at least 1, but got 0"),
-                       (lambda: data.DataLoader(Stream(), shuffle=True), "expected unspecified shuffle"),
+                       (lambda: data.DataLoader(d, num_workers=1, timeout=-2), "must not be negative, but got 1 and -2"),
+                       *((lambda named=named: data.DataLoader(Stream(), **named), "expected unspecified shuffle")
+                         for named in ({"shuffle": True}, {"sampler": [1]}, {"batch_sampler": [[1]]})),
+                       (lambda: data.BatchSampler(d, True, False), "positive integer value, but got batch_size=True"),
+                       (lambda: data.RandomSampler(d, num_samples=2.5), "positive integer value, but got num_samples=2.5"),
                        (lambda: data.RandomSampler(d, num_samples=0), "positive integer value, but got num_samples=0"),
                        (lambda: data.WeightedRandomSampler([-1.0, 2], 3), "numbers above 0")):
         with raises(ValueError, text):
