@@ -16,7 +16,7 @@ from gradcore.devices.device import Device, device_of_new
 from gradcore.devices.storage import Storage, new_storage
 from gradcore.engine.hooks import hand_on
 from gradcore.engine.node import build_node, note_overwritten
-from gradcore.engine.operands import TENSORS, apart, flatten, grouped, numbers, operands, together
+from gradcore.engine.operands import TENSORS, apart, flatten, grouped, numbers, operands, signs, together
 from gradcore.engine.plans import Call, KeepPlan, infer
 from gradcore.engine.saved import Packed, Saved
 from gradcore.engine.sites import CODES, find_site
@@ -91,6 +91,8 @@ def apply(op: Op, *args: Any, **attrs: Any) -> Any:
     if attrs or counts:
         # 1, 1.0 and True are equal and hash alike, so the types are part of the key.
         specs += (counts, *attrs, *attrs.values(), *map(type, attrs.values()))
+        if op.signs:
+            specs += signs(attrs)
     key = tuple(specs)
     found = device.calls.get(key)
     if found is None:
@@ -324,7 +326,8 @@ def _look_up(op: Op, key: tuple[Any, ...], count: int, counts: tuple[int, ...] |
     are tensors become the numbers in these."""
     if given := numbers(op, attrs):
         attrs.update(given)
-        key = (*key[:3 + count], counts, *attrs, *attrs.values(), *map(type, attrs.values()))
+        key = (*key[:3 + count], counts, *attrs, *attrs.values(), *map(type, attrs.values()),
+               *(signs(attrs) if op.signs else ()))
     site, scope = key[1:3]
     anywhere = (op, *key[3:])
     call = device.calls.get(anywhere)

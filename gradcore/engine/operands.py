@@ -134,6 +134,11 @@ def number(function: str, name: str, x: Any) -> float:
     return float(x)
 
 
+def signs(attrs: Mapping[str, Any]) -> list[str]:
+    """The zeros among the attributes as texts: 0.0 and -0.0 are equal and hash alike."""
+    return [str(a) for a in attrs.values() if type(a) is float and not a]
+
+
 def numbers(op: Op, attrs: Mapping[str, Any]) -> dict[str, Any]:
     """By name: the numbers that are given as tensors among the attributes, and are read, as PyTorch reads them.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -66,7 +67,7 @@ def _surrounded(x: Tensor, edges: list[tuple[int, int, int]], value: float) -> T
         shape[d] += before + after
     if tuple(shape) == x.spec.shape:
         return sh.clone(x)
-    if value == 0:
+    if value == 0 and math.copysign(1, value) > 0:
         return movement.slice_grad(x, shape=tuple(shape), index=tuple(index))
     out = creation.new_full(x, tuple(shape), value)
     movement.copy_(movement.slice(out, index=tuple(index)), x)

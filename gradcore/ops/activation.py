@@ -47,7 +47,7 @@ relu = op("relu", _relu_spec, may_alias=("x",), x=spending(lambda g, out: relu_g
           doc="x where it is positive, else 0.")
 relu_grad = op("relu_grad", _like_dy(_relu_spec), may_alias=("x",), dy=lambda g, x: relu_grad(g, x),
                doc="0 where x <= 0, else dy.")
-hardtanh = op("hardtanh", _hardtanh_spec, may_alias=("x",),
+hardtanh = op("hardtanh", _hardtanh_spec, may_alias=("x",), signs=True,
               x=spending(lambda g, out, attrs: hardtanh_grad(g, out, **attrs)), again=lambda x, attrs: hardtanh(x, **attrs),
               doc="x kept between two numbers; unlike clamp's, its gradient is 0 at them, so the result is what it keeps.")
 hardtanh_grad = op("hardtanh_grad", _like_dy(_hardtanh_spec), may_alias=("dy", "x"),
@@ -101,11 +101,11 @@ gelu_grad = op("gelu_grad", _gelu_grad_spec, contiguous=True, may_alias=("dy", "
 def _with_grad(name: str, infer: Infer, curve: Callable[..., Any] | None = None, doc: str = "",
                grad_doc: str = "") -> tuple[Any, Any]:
     """An activation, and its gradient; ``curve`` is its second derivative, out of ops, None for 0."""
-    made = op(name, infer, may_alias=("x",), x=spending(lambda g, x, attrs: grad(g, x, **attrs)),
+    made = op(name, infer, may_alias=("x",), signs=True, x=spending(lambda g, x, attrs: grad(g, x, **attrs)),
               again=lambda x, attrs: made(x, **attrs), doc=doc)
     second: dict[str, Any] = {} if curve is None else {"x": lambda g, dy, x, attrs: g * dy * curve(x, **attrs)}
-    grad = op(f"{name}_grad", _like_dy(infer), may_alias=("dy", "x"), dy=lambda g, x, attrs: grad(g, x, **attrs), doc=grad_doc,
-              **second)
+    grad = op(f"{name}_grad", _like_dy(infer), may_alias=("dy", "x"), signs=True,
+              dy=lambda g, x, attrs: grad(g, x, **attrs), doc=grad_doc, **second)
     return made, grad
 
 

@@ -30,7 +30,7 @@ def _declare(name: str) -> Any:
     # Where the functional op has no gradient, what was there before has one of 0 still.
     rules: dict[str, Any] = {rule.inputs[0]: rule.fn for rule in base.rules}
     rules.setdefault("x", lambda g: zeros_of(g))
-    return op(f"{name}_", _into(base), writes=("x",), **rules)
+    return op(f"{name}_", _into(base), writes=("x",), signs=base.signs, **rules)
 
 
 IN_PLACE: dict[str, Any] = {name: _declare(name) for name in OVERWRITING}

@@ -130,7 +130,8 @@ class Op:
     def __init__(self, name: str, infer: Infer, *joints: Rule, outputs: tuple[str, ...] = ("out",), aux: tuple[str, ...] = (),
                  writes: tuple[str, ...] = (), view: bool = False, contiguous: bool = False,
                  again: Callable[..., Any] | None = None, may_alias: tuple[str, ...] = (), any_strides: bool = False,
-                 flops: Callable[..., int] | None = None, doc: str = "", **rules: Callable[..., Any]) -> None:
+                 signs: bool = False, flops: Callable[..., int] | None = None, doc: str = "",
+                 **rules: Callable[..., Any]) -> None:
         if name in _table:
             raise TypeError(f"op {name!r} is declared twice")
         self.name = name
@@ -168,6 +169,8 @@ class Op:
         self._check_aliases()
         #: Do its kernels write outputs of any strides, although the shape rule gives them certain ones?
         self.any_strides = any_strides
+        #: Does the result show the sign of an attribute that is 0?
+        self.signs = signs
         #: A rule for no input, too.
         self.flops = None if flops is None else Rule((), flops)
         if self.flops is not None:

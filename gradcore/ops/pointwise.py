@@ -71,7 +71,7 @@ logit = op("logit", float_like, may_alias=("x",),
 trunc = op("trunc", number("trunc"), may_alias=("x",), x=lambda g: zeros_of(g),
            doc="The integer part, towards 0, in the dtype of x.")
 frac = op("frac", _frac_spec, may_alias=("x",), x=lambda g: g, doc="x - trunc(x).")
-nan_to_num = op("nan_to_num", _nan_to_num_spec, may_alias=("x",), x=lambda g, x: where(isfinite(x), g, 0.0),
+nan_to_num = op("nan_to_num", _nan_to_num_spec, may_alias=("x",), signs=True, x=lambda g, x: where(isfinite(x), g, 0.0),
                 doc="None stands for the largest and the smallest finite number.")
 
 # -- of two ------------------------------------------------------------------------------------------------------------
@@ -160,12 +160,12 @@ lerp = op("lerp", _lerp_spec, may_alias=("x", "y", "weight"),
           y=lambda g, weight, y_spec: sum_to(g * weight, to=y_spec),
           weight=lambda g, x, y, weight_spec: sum_to(g * (y - x), to=weight_spec),
           doc="x + weight (y - x), exact at both ends.")
-addcmul = op("addcmul", _addcmul_spec, may_alias=("x", "y", "z"),
+addcmul = op("addcmul", _addcmul_spec, may_alias=("x", "y", "z"), signs=True,
              x=lambda g, x_spec: sum_to(g, to=x_spec),
              y=lambda g, z, y_spec, value: sum_to(_times(g * z, value), to=y_spec),
              z=lambda g, y, z_spec, value: sum_to(_times(g * y, value), to=z_spec),
              doc="x + value y z.")
-addcdiv = op("addcdiv", _addcdiv_spec, may_alias=("x", "y", "z"),
+addcdiv = op("addcdiv", _addcdiv_spec, may_alias=("x", "y", "z"), signs=True,
              x=lambda g, x_spec: sum_to(g, to=x_spec),
              y=lambda g, z, y_spec, value: sum_to(_times(g / z, value), to=y_spec),
              z=lambda g, y, z, z_spec, value: sum_to(_times(-g * (y / z) / z, value), to=z_spec),

@@ -302,3 +302,27 @@ def test_the_second_gradient_of_an_activation_is_pytorchs_where_its_pieces_meet(
         curve, = library.autograd.grad(slope.sum(), x)
         found.append([slope.detach().numpy(), curve.numpy()])
     np.testing.assert_allclose(*found, rtol=1e-9, atol=1e-12)
+
+
+#: Functions of a number whose sign is seen where it is 0.
+SIGNS: dict[str, Callable[[Any, Any, float], Any]] = {
+    "pad": lambda t, x, zero: t.nn.functional.pad(x, (1, 1), value=zero),
+    "hardtanh": lambda t, x, zero: t.nn.functional.hardtanh(x, zero, 2.0),
+    "hardtanh_": lambda t, x, zero: t.nn.functional.hardtanh_(x, zero, 2.0),
+    "nan_to_num": lambda t, x, zero: t.nan_to_num(x / 0, nan=zero, posinf=zero, neginf=zero),
+    "nan_to_num_": lambda t, x, zero: (x / 0).nan_to_num_(nan=zero, posinf=zero, neginf=zero),
+    "addcmul": lambda t, x, zero: t.addcmul(t.full((2,), -0.0), x, x, value=zero),
+    "addcdiv": lambda t, x, zero: t.addcdiv(t.full((2,), -0.0), x, x, value=zero),
+    "softplus": lambda t, x, zero: t.nn.functional.softplus(x, zero),
+    "clamp": lambda t, x, zero: x.clamp(zero, 2.0), "full_like": lambda t, x, zero: t.full_like(x, zero),
+}
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("first", [0.0, -0.0])
+@pytest.mark.parametrize("name", SIGNS)
+def test_a_zero_has_its_own_sign_after_the_other(name: str, first: float, torch: Any) -> None:
+    gradcore.device("cpu").calls.clear()
+    for zero in (first, -first):
+        found, expected = (SIGNS[name](t, t.tensor([-1.0, -2.0]), zero) for t in (gradcore, torch))
+        assert str(found.tolist()) == str(expected.tolist())
