@@ -61,8 +61,8 @@ class CapturedReplay(Replay):
         #: The same, set aside for a run on arguments that cannot be copied; and why kernels are called one by one for now.
         self._aside: Fixed | None = None
         self._apart = ""
-        #: The bytes of device memory that it lacks.
-        self._lacking = 0
+        #: The ledger of the memory that it lacks, and the bytes.
+        self._lacking: tuple[Any, int] | None = None
         #: The addresses that the run which goes on copies from.
         self._sources: list[int] = []
         #: By input buffer, for this run: the program's copy and the memory that it was copied from, each with how many bytes
@@ -110,10 +110,7 @@ class CapturedReplay(Replay):
             self._bound = None
             raise
         self._apart, self._lacking = fixed.reason, fixed.lacking
-        if not fixed.reason:
-            self._fixed = fixed
-        elif not fixed.lacking:
-            self.reason = fixed.reason
+        self._fixed = None if fixed.reason else fixed
 
     def _forget(self) -> None:
         """Drop the graphs, and count those that were never launched."""
@@ -136,7 +133,7 @@ class CapturedReplay(Replay):
     # -- running -------------------------------------------------------------------------------------------------------
 
     def _bring(self, bound: Binding, inputs: Sequence[Any]) -> None:
-        if self._lacking and self.device.ledger.pool.largest_free >= self._lacking:
+        if self._lacking and self._lacking[0].pool.largest_free >= self._lacking[1]:
             self._fix(bound)
         if self._aside is not None:
             self._aside.redo(bound)

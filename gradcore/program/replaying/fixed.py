@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from gradcore.devices.device import get_device
 from gradcore.devices.gpu.numbers import ROOM, Numbers
 from gradcore.devices.storage import Storage
 from gradcore.errors import OutOfMemory
@@ -41,12 +42,14 @@ class Out(NamedTuple):
 class Fixed:
     """The fixed addresses of one binding, whose calls it makes read them.
 
-    ``reason`` says why that failed, or is ""; ``lacking`` are the bytes of device memory for which there was no room, or 0.
+    ``reason`` says why there was no room for them, or is ""; ``lacking`` then are the ledger of the memory, the device's or
+    pinned, and the bytes of a free block in which there would be.
     """
 
     def __init__(self, bound: Binding) -> None:
         self._device, program = bound.device, bound.program
-        self.reason, self.lacking = "", 0
+        self.reason = ""
+        self.lacking: tuple[Any, int] | None = None
         #: The places that take arrays of a run, and those of numbers, as the binding had them: see :class:`Binding`.
         self._patches = {x.buffer: bound.patches.pop(x.buffer) for x in (*program.inputs, *program.cotangents)
                          if x.buffer in bound.patches}
@@ -78,11 +81,7 @@ class Fixed:
         try:
             self.own = self._device.allocate(spec.nbytes, tag)
         except OutOfMemory as error:
-            # Not the error itself, whose traceback would keep the frames alive.
-            text, *_ = str(error).splitlines()
-            self.reason = f"there is no room for copies of what differs from run to run: {text}"
-            self.lacking = max(spec.nbytes, self._device.ledger.pool.largest_free + 1)
-            bound.patches |= self._patches
+            self._lack(bound, self._device, spec.nbytes, error)
             return
         for buffer, places in self._patches.items():
             home, low, _ = homes[buffer]
@@ -107,12 +106,18 @@ class Fixed:
                                          [] if k else [(x.home, x.nbytes) for x in self.out],
                                          None if k else self.table, start + turns + k * graphs.turn, tag) for k in range(2)]
         except OutOfMemory as error:
-            # Of pinned memory.
-            self.reason = str(error)
-            bound.patches |= self._patches
+            self._lack(bound, get_device("pinned"), error.asked, error)
             return
         self._ours = [[self._moving(args, k, position) for args, k, position in places] for places in self._numbers]
         self.redo(bound)
+
+    def _lack(self, bound: Binding, device: Any, nbytes: int, error: OutOfMemory) -> None:
+        """Note that there is no room on a device, and let the calls take the inputs of each run."""
+        # Not the error itself, whose traceback would keep the frames alive.
+        text, *_ = str(error).splitlines()
+        self.reason = f"there is no room for copies of what differs from run to run: {text}"
+        self.lacking = device.ledger, max(nbytes, device.ledger.pool.largest_free + 1)
+        bound.patches |= self._patches
 
     def _moving(self, args: list[Any], k: int, position: int) -> tuple[list[Any], int, int]:
         """Let a call read a number from the table, and return the place of its value there."""
