@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
-from gradcore.cli.runs import add_step, keep_safe, name_of_step, step_of
+from gradcore.cli.runs import add_step, is_standard, name_of_step, step_of, write_output
 from gradcore.report.exports import FORMATS, exported
-from gradcore.report.files import write_whole
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,12 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Write the file. Raises ValueError if that would overwrite the run."""
     path, found, number, recording = step_of(options.path, options.step)
-    keep_safe(options.output, [path], "recording" if options.format == "json" else "")
     data = exported(recording, options.format, number if found.numbered else None)
-    if str(options.output) == "-":
-        sys.stdout.buffer.write(data)
-        return
-    write_whole(options.output, data)
-    # What is no file may be standard output by its name, which gets nothing but the data.
-    print(f"{name_of_step(found, number)} was written to {options.output}",
-          file=sys.stdout if options.output.is_file() else sys.stderr)
+    told = write_output(options.output, data, [path], "recording" if options.format == "json" else "")
+    if not is_standard(options.output):
+        print(f"{name_of_step(found, number)} was written to {options.output}", file=told)

@@ -13,12 +13,12 @@ from rich.text import Text
 
 from gradcore import folds
 from gradcore.cli.common import add_json, in_color, print_folded
-from gradcore.cli.runs import add_step, keep_safe, load_newest, of_step, step_of
+from gradcore.cli.runs import add_step, is_standard, load_newest, of_step, step_of, write_output
 from gradcore.grouping import alike
 from gradcore.reading import short_path
 from gradcore.report.blocks import block_plot
 from gradcore.report.growth import Growth
-from gradcore.report.html import Named, page, save
+from gradcore.report.html import Named, page
 from gradcore.report.recording import Recording
 from gradcore.report.run import Run
 from gradcore.report.text import has_grown, shown_shape, why_grown
@@ -34,7 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="a run's file, a recording or a step report as JSON, or a folder "
                              "(its newest run; default runs)")
     add_step(parser)
-    parser.add_argument("--html", type=Path, metavar="OUT", help="write the page to this file, which opens from disk")
+    parser.add_argument("--html", type=Path, metavar="OUT",
+                        help="write the page to this file, which opens from disk, or to standard output: -")
     parser.add_argument("--beside", type=Path, action="append", default=[], metavar="RUN",
                         help="another run to compare with on the page; may be given several times")
     add_json(parser)
@@ -44,11 +45,13 @@ def run(options: argparse.Namespace) -> None:
     """Print the report of one step of a run, and figures of the whole run."""
     if options.beside and options.html is None:
         raise ValueError("--beside shows another run on the page: choose its file with --html")
+    if options.json and is_standard(options.html):
+        raise ValueError("--json and --html - both write to standard output: choose a file for the page")
     path, found, number, recording = step_of(options.path, options.step)
     if options.html is not None:
         others = [load_newest(p) for p in options.beside]
-        keep_safe(options.html, [path, *(p for p, _ in others)])
-        save(options.html, page([Named(path.name, found), *(Named(p.name, run) for p, run in others)], options.step))
+        text = page([Named(path.name, found), *(Named(p.name, run) for p, run in others)], options.step)
+        out = write_output(options.html, text.encode(), [path, *(p for p, _ in others)])
     if options.json:
         growth, told = _growth(found)
         print(json.dumps({"version": 1, "file": str(path), "about": found.about, "result": found.result,
@@ -57,7 +60,8 @@ def run(options: argparse.Namespace) -> None:
                           "step": number, "report": recording.report.to_dict()}))
         return
     if options.html is not None:
-        print(f"The page was written to {options.html}")
+        if not is_standard(options.html):
+            print(f"The page was written to {options.html}", file=out)
         return
     console = Console(highlight=False, markup=False, emoji=False)
     console.print(_about(path, found), soft_wrap=True)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TextIO
 
 from gradcore.cli.common import argument
+from gradcore.report.files import write_whole
 from gradcore.report.recording import Recording
 from gradcore.report.run import Run, load_run
 from gradcore.report.text import reached_by
@@ -90,3 +93,21 @@ def keep_safe(output: Path, inputs: Iterable[Path], replaces: str = "") -> None:
             raise ValueError(f"{output} is read by this command, and would be overwritten: choose another file to write")
     if (kind := _kind(output)) and kind != replaces:
         raise ValueError(f"{output} is a {kind}, which would be lost: choose another file to write, or remove this one first")
+
+
+def write_output(output: Path, data: bytes, inputs: Iterable[Path], replaces: str = "") -> TextIO:
+    """Write a file, or standard output for ``-``, unless :func:`keep_safe` raises; returns where to print all else.
+
+    What is no file may be standard output by its name, which gets nothing but the data, too.
+    """
+    if is_standard(output):
+        sys.stdout.buffer.write(data)
+        return sys.stderr
+    keep_safe(output, inputs, replaces)
+    write_whole(output, data)
+    return sys.stdout if output.is_file() else sys.stderr
+
+
+def is_standard(output: Path | None) -> bool:
+    """Does a path stand for standard output?"""
+    return str(output) == "-"

@@ -170,6 +170,22 @@ def test_the_data_alone_go_to_standard_output(capsysbinary, tmp_path):
     assert capsysbinary.readouterr() == ((tmp_path / "x.csv").read_bytes(), b"")
 
 
+@pytest.mark.parametrize("name", ["report", "diff"])
+def test_a_page_alone_goes_to_standard_output(capsysbinary, tmp_path, name, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "--steps", "1", "--quiet"]) == 0
+    command = [name, "runs", "runs"][:3 if name == "diff" else 2]
+    assert main([*command, "--html", "page.html"]) == 0
+    assert b"The page was written to page.html\n" in capsysbinary.readouterr().out
+    assert main([*command, "--html", "-"]) == 0
+    page, told = capsysbinary.readouterr()
+    assert page == (tmp_path / "page.html").read_bytes() and not os.path.exists("-")
+    assert told.startswith(b"A: ") if name == "diff" else not told
+    assert main([*command, "--html", "-", "--json"]) == (2 if name == "diff" else 1)
+    page, told = capsysbinary.readouterr()
+    assert not page and b"--json and --html - both write to standard output" in told
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/null"), reason="no device files")
 def test_what_is_no_file_may_be_standard_output(capsys, tmp_path):
     assert main(["train", "--steps", "1", "--quiet", "--out", str(tmp_path / "runs")]) == 0
