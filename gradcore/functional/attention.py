@@ -13,7 +13,7 @@ from gradcore.errors import SpecError
 from gradcore.functional.creation import zeros
 from gradcore.functional.dropouts import probability
 from gradcore.functional.mathematics import matmul
-from gradcore.ops import attention, elementwise, linalg, movement, normalizers, random
+from gradcore.ops import attention, elementwise, linalg, movement, normalizers, random, reduce
 from gradcore.spec import broadcast_shapes
 from gradcore.tiling import words_a_row
 
@@ -52,7 +52,7 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     factor = 1.0 / math.sqrt(max(query.spec.shape[-1], 1)) if scale is None else real(scale)
     mask = None if attn_mask is None else _added(attn_mask, query)
     if mask is not None and mask.edge is not None:
-        return weighted_attention(query, key, value, mask, factor, dropout_p)[0]
+        return _with_learnt_mask(query, key, value, mask, factor, dropout_p)
     if mask is not None and mask.spec.ndim > 2 and len(lead) != 2:
         mask = _four(_led(mask, lead))
     n, h, length, _ = (query := _four(query)).spec.shape
@@ -63,6 +63,16 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
         drops = default_generator(query.storage.device).snapshot(n * h * length * (words // 2)), dropout_p
     out = attention.attention(query, _four(key), _four(value), mask, *drops, causal=bool(is_causal), scale=factor)
     return out if len(lead) == 2 else movement.reshape(out, (*lead, *out.spec.shape[2:]))
+
+
+def _with_learnt_mask(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float, dropout: float) -> Tensor:
+    """The attention result, by separate ops, whose rows that are masked entirely are 0, as are their gradients."""
+    if not mask.spec.ndim or not mask.spec.numel:
+        return weighted_attention(query, key, value, mask, scale, dropout)[0]
+    # Softmax would make NaN of such a row, and of its gradients: it gets a mask of zeros, and its result is dropped.
+    dead = elementwise.eq(reduce.amax(mask.detach(), dims=(mask.spec.ndim - 1,), keepdim=True), -math.inf)
+    out, _ = weighted_attention(query, key, value, elementwise.where(dead, 0.0, mask), scale, dropout)
+    return elementwise.where(dead, 0.0, out)
 
 
 def _added(mask: Tensor, query: Tensor) -> Tensor:

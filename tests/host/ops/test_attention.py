@@ -86,6 +86,23 @@ def test_a_mask_may_be_learnt() -> None:
 
 
 @pytest.mark.oracle
+@pytest.mark.parametrize("shape", [(3, 4), (2, 1, 3, 4), (4,), (3, 1)], ids=str)
+def test_a_learnt_mask_may_mask_rows_entirely(shape: tuple[int, ...], torch: Any) -> None:
+    """The result and its gradients are 0 there, as those of a mask that is no parameter."""
+    found = []
+    for library in (gradcore, torch):
+        mask = np.random.default_rng(0).normal(size=shape)
+        mask[(..., 1, slice(None)) if len(shape) > 1 else ...] = -np.inf
+        values = [mask, *np.random.default_rng(1).normal(size=(3, 2, 2, 4, 5))]
+        given = [library.tensor(v[..., :3, :] if k == 1 else v, requires_grad=True) for k, v in enumerate(values)]
+        out = library.nn.functional.scaled_dot_product_attention(*given[1:], given[0])
+        slopes = library.autograd.grad(out, given, library.ones_like(out))
+        found.append([x.detach().numpy() for x in (out, *slopes)])
+    for ours, expected in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.oracle
 def test_leading_dimensions_broadcast_and_heads_are_shared() -> None:
     for keys in ((1, 3, 7, 8), (2, 1, 7, 8), (3, 7, 8), (7, 8)):
         compare(lambda t, q, k, v: t.nn.functional.scaled_dot_product_attention(q, k, v),
