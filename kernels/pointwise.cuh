@@ -44,6 +44,8 @@ template <typename C> __device__ __forceinline__ C log_sum_exp(C x, C y) {
 }
 
 BINARY(Logaddexp, log_sum_exp(x, y))
+BINARY(Xlogy, x == 0 && y == y ? (C)0 : x * log(y))
+BINARY(Xlog1py, x == 0 && y == y ? (C)0 : x * log1p(y))
 TERNARY(Lerp, size_of(z) < (C)0.5 ? x + z * (y - x) : y - (y - x) * ((C)1 - z))
 // x where the mask is not set, else the number.
 TERNARY(MaskedFill, y != 0 ? z : x)

@@ -74,8 +74,8 @@ def add_pointwise() -> None:
         add(name, positive, ints(4, given=(7, 0, 3, 0)))
     add("binomial", positive, within_one, ints(4, given=(7, 0, 3, 0)))
     add("logit", floats(N, M, low=0.1, high=0.9))
-    for name in ("fmod fmax fmin arctan2 hypot logaddexp leaky_relu hardshrink softshrink fmod_ arctan2_ hypot_ pow_ "
-                 "lt_").split():
+    for name in ("fmod fmax fmin arctan2 hypot logaddexp xlogy xlog1py leaky_relu hardshrink softshrink fmod_ arctan2_ hypot_ "
+                 "pow_ lt_").split():
         for other in (y, floats(M, low=0.5), t, 1.5):
             add(name, positive, other)
     for name in ("silu_grad mish_grad softsign_grad logsigmoid_grad hardsigmoid_grad hardswish_grad").split():

@@ -91,7 +91,8 @@ ROWS += [
 BINARY: dict[str, tuple[Callable[..., Any], float, float]] = {
     "fmod": (torch_function("fmod"), 0.3, 2), "fmax": (torch_function("fmax"), -2, 2), "fmin": (torch_function("fmin"), -2, 2),
     "arctan2": (torch_function("atan2"), 0.3, 2), "hypot": (torch_function("hypot"), 0.3, 2),
-    "logaddexp": (torch_function("logaddexp"), -3, 3)}
+    "logaddexp": (torch_function("logaddexp"), -3, 3), "xlogy": (torch_function("xlogy"), 0.3, 2),
+    "xlog1py": (lambda t, *args: t.special.xlog1py(*args), -0.7, 2)}
 
 
 def _pairs(low: float, high: float) -> dict[str, tuple[Any, Any]]:
@@ -114,6 +115,11 @@ ROWS += [
         smooth=False),
     Row("logaddexp", "large", (floats(3, given=(1000, -1000, 3)), floats(3, given=(1000, 0, -1000))),
         torch=torch_function("logaddexp"), smooth=False),
+    *[Row(n, "scalar", args, torch=BINARY[n][0]) for n in ("xlogy", "xlog1py")
+      for args in ((floats(2, 3), 0.7), (0.7, floats(2, 3, low=0.3)), (0.0, floats(2, 3, low=0.3)))],
+    *[Row(n, "int", (ints(4), ints(4, low=1)), torch=BINARY[n][0]) for n in ("xlogy", "xlog1py")],
+    *[Row(n, "edges", (floats(6, given=(0, 0, 0, 2, -1, 0)), floats(6, given=(edge - 1, math.inf, 3, edge, edge, 0.5))),
+          torch=BINARY[n][0], smooth=False) for n, edge in (("xlogy", 0), ("xlog1py", -1))],
 ]
 _NAN = (floats(6, given=(1, 2, 3, math.nan, 1, math.nan)), floats(6, given=(1, 3, 2, 1, math.nan, math.nan)))
 ROWS += [Row(n, "nan", _NAN, torch=torch_function(n), smooth=False) for n in ("fmax", "fmin")]

@@ -30,7 +30,7 @@ MOVES = frozenset("""cast cat cleared clone copy_ empty eye fill_ full masked_fi
 _COMPARED = frozenset("eq ne lt le gt ge".split())
 #: Elementwise ops of several operands that have kernels which are not ufuncs but made of one or two.
 _CHOICES = _COMPARED | frozenset("""maximum minimum fmax fmin clamp floor_divide remainder fmod logaddexp add sub mul div pow
-    arctan2 hypot""".split())
+    arctan2 hypot xlogy xlog1py""".split())
 #: Ops that wrap an integer around in the dtype of the tensor; the others refuse an integer out of range.
 _WRAPPING = frozenset("""add sub mul floor_divide remainder fmod bitwise_and bitwise_or bitwise_xor bitwise_left_shift
     bitwise_right_shift""".split())

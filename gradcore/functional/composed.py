@@ -25,10 +25,14 @@ Tensor = Any
 _LN2 = 0.6931471805599453
 
 
-def promoted_floats(input: Any, other: Any) -> tuple[Tensor, Tensor]:
-    """Two operands, at most one of them a number, as tensors of the floating dtype that they promote to."""
+def _need_one(input: Any, other: Any) -> None:
     if not isinstance(input, Value) and not isinstance(other, Value):
         raise TypeError(f"expected a tensor and a number, or two tensors, but got {input!r} and {other!r}")
+
+
+def _promoted_floats(input: Any, other: Any) -> tuple[Tensor, Tensor]:
+    """Two operands, at most one of them a number, as tensors of the floating dtype that they promote to."""
+    _need_one(input, other)
     dtype = types.result_type(input, other)
     dtype = dtype if is_floating(dtype) else default_float()
     device = (input if isinstance(input, Value) else other).storage.device
@@ -42,16 +46,17 @@ def xlogy(input: Any, other: Any) -> Tensor:
 
     The gradient with respect to ``other`` is 0 where both are 0.
     """
-    return times_logarithm(input, other, elementwise.log, 1.0)
+    _need_one(input, other)
+    return pointwise.xlogy(input, other)
 
 
-def times_logarithm(input: Any, other: Any, log: Callable[[Tensor], Tensor], root: float) -> Tensor:
-    """input * log(other), but 0 where ``input`` is 0, unless ``other`` is NaN. ``log`` is 0 at ``root``, -inf at 1 less."""
-    x, y = promoted_floats(input, other)
-    # 0 times an infinite or NaN logarithm would be NaN.
-    apart = elementwise.logical_or(elementwise.le(y, root - 1), elementwise.isinf(y))
-    dead = elementwise.logical_and(elementwise.eq(x, 0), apart)
-    return x * log(elementwise.where(dead, root, y))
+def xlog1py(input: Any, other: Any) -> Tensor:
+    """input * log(1 + other), but 0 where ``input`` is 0, unless ``other`` is NaN; one of the two may be a number.
+
+    The gradient with respect to ``other`` is 0 where ``input`` is 0 and ``other`` is -1.
+    """
+    _need_one(input, other)
+    return pointwise.xlog1py(input, other)
 
 
 def logit(input: Tensor, eps: float | None = None) -> Tensor:
@@ -73,7 +78,7 @@ def signbit(input: Tensor) -> Tensor:
 
 def copysign(input: Tensor, other: Any) -> Tensor:
     """|input| with the sign of ``other``, a tensor or a number; -0.0 counts as negative. Integers are converted to floats."""
-    x, y = promoted_floats(input, other)
+    x, y = _promoted_floats(input, other)
     return elementwise.abs(x) * elementwise.where(signbit(y), -1.0, creation.new_full(x, (), 1))
 
 

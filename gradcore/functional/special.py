@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.functional import mathematics as m
-from gradcore.functional.composed import logit, xlogy
-from gradcore.functional.composed import times_logarithm as _times_logarithm
+from gradcore.functional.composed import logit, xlog1py, xlogy
 from gradcore.functional.mathematics import erf, expm1, log1p, round
 from gradcore.functional.pointwise import digamma, erfc, erfinv, exp2, polygamma, sinc
 from gradcore.functional.pointwise import igamma as gammainc
@@ -63,14 +62,6 @@ def entr(input: Tensor) -> Tensor:
     # A square root has the value and the slope that this has at 0; a sum with 0 makes one of -0.
     found = elementwise.where(zero, elementwise.sqrt(elementwise.where(zero, x, 1.0) + 0.0), inside)
     return elementwise.where(elementwise.lt(x, 0), -math.inf, found)
-
-
-def xlog1py(input: Any, other: Any) -> Tensor:
-    """input * log(1 + other), but 0 where ``input`` is 0, unless ``other`` is NaN; one of the two may be a number.
-
-    The gradient with respect to ``other`` is 0 where ``input`` is 0 and ``other`` at most -1.
-    """
-    return _times_logarithm(input, other, elementwise.log1p, 0.0)
 
 
 def multigammaln(input: Tensor, p: int) -> Tensor:

@@ -92,6 +92,8 @@ enter({
     "exp2": lambda g, out, x: 2.0 ** g.cast(x, out.dtype),
     "addcmul": lambda g, out, x, y, z, *, value: g.number(x, out.dtype) + g.number(y, out.dtype) * z * value,
     "addcdiv": lambda g, out, x, y, z, *, value: g.number(x, out.dtype) + g.number(y, out.dtype) / z * value,
+    "xlogy": lambda g, out, x, y: _product(g, g.number(x, out.dtype), g.node("Log", y := g.number(y, out.dtype)), y),
+    "xlog1py": lambda g, out, x, y: _product(g, g.number(x, out.dtype), _log1p(g, out, y := g.number(y, out.dtype)), y),
     "silu": lambda g, out, x: x * g.node("Sigmoid", x),
     "mish": lambda g, out, x: x * g.node("Tanh", g.node("Softplus", x)),
     "logsigmoid": lambda g, out, x: -g.node("Softplus", -x),
@@ -111,6 +113,12 @@ def _clamp(g: Graph, out: TensorSpec, x: Any, low: Any, high: Any) -> Value:
     if low is not None:
         x = x.at_least(low)
     return x if high is None else x.at_most(high)
+
+
+def _product(g: Graph, x: Value, logarithm: Value, y: Value) -> Value:
+    """x times a logarithm, and 0 where x is 0 and y is not NaN."""
+    whole = ~g.pointwise("Equal", x, 0.0, dtype=x.dtype, result=np.bool_) | g.node("IsNaN", y, dtype=np.bool_)
+    return g.where(whole, x * logarithm, g.constant(0.0, x.dtype))
 
 
 @converts("sign")

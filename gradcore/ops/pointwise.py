@@ -122,6 +122,36 @@ logaddexp = op("logaddexp", _floats_only("logaddexp"), may_alias=("x", "y"),
                y=lambda g, x, y, y_spec: sum_to(g * sigmoid(y - x), to=y_spec),
                doc="log(exp(x) + exp(y)), without overflow.")
 
+
+def _of_factor(product: Any, edge: float) -> Any:
+    """The gradient of x log y with respect to x: 0 where x is, and y has no logarithm or an infinite one."""
+    def rule(g: Any, x: Any, y: Any, x_spec: TensorSpec) -> Any:
+        slope = product(g, y)
+        if not isinstance(y, (int, float)):
+            slope = where(logical_and(eq(x, 0), le(y, edge)), 0.0, slope)
+        elif y <= edge:
+            slope = where(eq(x, 0), 0.0, slope)
+        return sum_to(slope, to=x_spec)
+
+    return rule
+
+
+def _of_logarithm(g: Any, x: Any, y: Any, y_spec: TensorSpec) -> Any:
+    """The gradient of x log y with respect to y: 0 where both are."""
+    dead = eq(y, 0)
+    if not isinstance(x, (int, float)):
+        dead = logical_and(eq(x, 0), dead)
+    elif x:
+        return sum_to(g * x / y, to=y_spec)
+    return sum_to(g * (x / where(dead, math.inf, y)), to=y_spec)
+
+
+xlogy = op("xlogy", divide, may_alias=("x", "y"), x=_of_factor(lambda g, y: xlogy(g, y), 0), y=_of_logarithm,
+           doc="x log(y), and 0 where x is 0 and y is not NaN.")
+xlog1py = op("xlog1py", divide, may_alias=("x", "y"), x=_of_factor(lambda g, y: xlog1py(g, y), -1),
+             y=lambda g, x, y, y_spec: _of_logarithm(g, x, y + 1, y_spec),
+             doc="x log(1 + y), and 0 where x is 0 and y is not NaN.")
+
 # -- of three ----------------------------------------------------------------------------------------------------------
 
 

@@ -92,6 +92,7 @@ KEEPS: dict[str, dict[str, str]] = {
     "arctan2": {"x": "x y", "y": "x y"},
     "hypot": {"x": "x out", "y": "y out"},
     "logaddexp": {"x": "x y", "y": "x y"},
+    "xlogy": {"x": "x y", "y": "x y"}, "xlog1py": {"x": "x y", "y": "x y"},
     "lerp": {"x": "weight", "y": "weight", "weight": "x y"},
     "addcmul": {"x": "", "y": "z", "z": "y"},
     "addcdiv": {"x": "", "y": "z", "z": "y z"},

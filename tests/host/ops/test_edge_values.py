@@ -40,6 +40,9 @@ SAME: dict[str, Callable[[Any], Any]] = {
         t.tensor([math.inf, -30.0]), t.tensor([0.0, 1.0]), reduction="none", pos_weight=t.tensor(2.0)),
     "loss of an infinite variance": lambda t: slope(t, lambda x: t.nn.functional.gaussian_nll_loss(
         x, x * 0.5, t.tensor([math.inf, 0.0]), reduction="none"), 1.0, 2.0),
+    **{f"slope of {name} where it is not taken": lambda t, name=name, edge=edge: slope(t, lambda x: t.where(
+        x > 1, getattr(t.special, name)(x, t.tensor([edge, math.inf, 2.0, edge])), 0.0), 1.0, 0.5, 3.0, 0.0)
+       for name, edge in (("xlogy", 0.0), ("xlog1py", -1.0))},
     "slope of (-2) ** y": lambda t: slope(t, lambda y: (-2) ** y, -1.0, 2.0),
     "argmax kept": lambda t: t.ones(2, 3).argmax(keepdim=True),
     "argmin kept": lambda t: t.argmin(t.tensor([[1, 0], [2, 3]]), None, True),

@@ -192,8 +192,8 @@ def _power(x: Any, y: Any, out: Any) -> None:
 
 gl.KERNELS |= {name: function(name) for name in (
     "add sub mul div neg floor_divide remainder fmod reciprocal abs sign floor ceil round trunc frac exp exp2 expm1 log "
-    "log1p log2 log10 logaddexp sqrt rsqrt square hypot sin cos tan sinh cosh tanh arcsin arccos arctan arctan2 arcsinh "
-    "arccosh arctanh erfc erfinv lgamma digamma gammainc gammaincc sinc logit maximum minimum fmax fmin lerp where "
+    "log1p log2 log10 logaddexp xlogy xlog1py sqrt rsqrt square hypot sin cos tan sinh cosh tanh arcsin arccos arctan arctan2 "
+    "arcsinh arccosh arctanh erfc erfinv lgamma digamma gammainc gammaincc sinc logit maximum minimum fmax fmin lerp where "
     "bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift relu relu_grad tanh_grad sigmoid "
     "sigmoid_grad silu silu_grad mish mish_grad softsign softsign_grad logsigmoid logsigmoid_grad hardsigmoid "
     "hardsigmoid_grad hardswish hardswish_grad leaky_relu leaky_relu_grad hardshrink softshrink shrink_grad threshold").split()}

@@ -166,3 +166,17 @@ def _logaddexp(x: Any, y: Any, out: Array, most: Array, u: Array, w: Array, lost
     np.exp(np.negative(u, u), u)
     log1p(u, w, lost)
     np.add(most, w, out)
+
+
+def _times_logarithm(ufunc: np.ufunc) -> Any:
+    def piece(x: Any, y: Any, out: Array, made: Array, dead: Array, known: Array) -> None:
+        np.equal(x, 0, dead)
+        np.logical_and(dead, np.equal(y, y, known), dead)
+        np.multiply(x, ufunc(y, made), made)
+        np.copyto(made, 0, where=dead)
+        np.copyto(out, made)
+
+    return lambda x, y, out: over(piece, (x, y), out, "x??")
+
+
+HOST_KERNELS |= {"xlogy": _times_logarithm(np.log), "xlog1py": _times_logarithm(np.log1p)}
