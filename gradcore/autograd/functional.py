@@ -104,8 +104,8 @@ def _hessian_product(name: str, func: Function, inputs: Tensors, v: Tensors, cre
 
 
 def _tensors(name: str, given: Tensors) -> tuple[bool, tuple[Any, ...]]:
-    """Whether the tensors were given in a tuple, and the tensors. Raises TypeError for other objects."""
-    several = isinstance(given, (tuple, list))
+    """Whether the tensors were given in a tuple, and the tensors. Raises TypeError for other objects, a list too."""
+    several = isinstance(given, tuple)
     found = tuple(given) if several else (given,)
     for x in found:
         if not isinstance(x, Value):
@@ -134,9 +134,8 @@ def _left(found: Sequence[Any], create_graph: bool) -> list[Any]:
 
 
 def _one(name: str, output: Any) -> Any:
-    if isinstance(output, (tuple, list)):
-        raise RuntimeError(f"The function given to {name} should return a single Tensor, but got {len(output)} in a "
-                           f"{type(output).__name__}")
+    if isinstance(output, tuple):
+        raise RuntimeError(f"The function given to {name} should return a single Tensor, but got {len(output)} in a tuple")
     if not isinstance(output, Value):
         raise TypeError(f"The function given to {name} must return a single Tensor, but got {type(output).__name__}")
     if output.spec.numel != 1:

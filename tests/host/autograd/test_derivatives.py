@@ -115,7 +115,9 @@ def test_with_create_graph_they_can_be_differentiated(name: str, torch: Any) -> 
     lambda f, x, y: f.vjp(lambda a: a, x), lambda f, x, y: f.jvp(lambda a: a, x), lambda f, x, y: f.hessian(lambda a: a, x),
     lambda f, x, y: f.jacobian(lambda a: y * 2, x, strict=True), lambda f, x, y: f.vjp(lambda a: a, x, y),
     lambda f, x, y: f.jacobian(lambda a: 3, x), lambda f, x, y: f.hvp(lambda a: a, x, x),
-    lambda f, x, y: f.jacobian(cube, [1.0])])
+    lambda f, x, y: f.jacobian(cube, [1.0]), lambda f, x, y: f.jacobian(cube, [x]), lambda f, x, y: f.vjp(cube, x, [x]),
+    lambda f, x, y: f.jvp(lambda a: [a], x, x), lambda f, x, y: f.vhp(lambda a: [a.sum()], x, x),
+    lambda f, x, y: f.hvp(lambda a: (a.sum(),) * 2, x, x), lambda f, x, y: f.hessian(lambda a: [a.sum()], x)])
 def test_refusals(call: Any, torch: Any) -> None:
     kinds = []
     for t in (gradcore, torch):
