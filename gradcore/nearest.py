@@ -43,8 +43,7 @@ NEAREST: dict[str, str] = {
     "gradcore.index_put, or a write such as x[index] = y": """as_strided_scatter
         resize_ resize_as_ set_ apply_ map_ map2_""",
     "gradcore.renorm": "embedding_renorm_",
-    "gradcore.remainder, for integers": "gcd gcd_ lcm lcm_ unravel_index",
-    "gradcore.pow, and gradcore.log2": "frexp",
+    "gradcore.remainder, for integers": "gcd gcd_ lcm lcm_",
     "gradcore.igamma and igammac": "igamma_ igammac_",
     "gradcore.distributions.Normal": "VonMises",
     "gradcore.distributions.MultivariateNormal": "LowRankMultivariateNormal",
@@ -110,7 +109,6 @@ NEAREST: dict[str, str] = {
     "gradcore.nn.RNN, gradcore.nn.LSTM and gradcore.nn.GRU": "lstm gru rnn_tanh rnn_relu",
     "gradcore.nn.LSTMCell, gradcore.nn.GRUCell and gradcore.nn.RNNCell": "lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell",
     "gradcore.Tensor.to": "to_mkldnn",
-    "gradcore.Tensor.sum": "sum_to_size",
     "gradcore.autocast": """clear_autocast_cache is_autocast_cache_enabled set_autocast_cache_enabled set_autocast_dtype
         set_autocast_enabled""",
     "gradcore.manual_seed: kernels add in the same order in every run": """deterministic

@@ -30,6 +30,22 @@ form("xlogy:number", lambda t, x: t.xlogy(x, 2), _f)
 form("xlogy:of number", lambda t, x: t.xlogy(2.5, x), _positive)
 form("xlogy:ints", lambda t, x, y: [t.xlogy(x, y), t.xlogy(x, 3), t.xlogy(2, y)], ints(4), ints(4), gradient=False)
 form("Tensor.xlogy_", lambda t, x, y: x.clone().xlogy_(y), _f, _positive)
+_tiny = 2.0**-149
+_edges = floats(14, given=(0, -0.0, 1, -1, _tiny, -3 * _tiny, 2.0**-126, -(2.0**-126), 1 - 2.0**-24, -3.4028234663852886e38,
+                           1e-30, math.inf, -math.inf, _nan))
+form("frexp", lambda t, x: t.frexp(x).mantissa, floats(4, given=(0.3, -3, 1e-20, 40)), smooth=False)
+form("frexp:edges", lambda t, x: list(x.frexp()), _edges, gradient=False)
+form("frexp:doubles", lambda t, x: list(t.frexp(x.double() * 1e-310)), _edges, gradient=False)
+for _way in (-math.inf, -0.0, 0.0, 1.0, math.inf, _nan):
+    form(f"nextafter:towards {_way}", lambda t, x, y: [t.nextafter(x, y), t.nextafter(x.double(), y)], _edges,
+         floats(1, given=(_way,)), gradient=False)
+form("nextafter:mixed", lambda t, x, y: [t.nextafter(x, y.double()), x.nextafter(y[0].double())], _f, _g, gradient=False)
+form("nextafter:halves", lambda t, x, y: [t.nextafter(x.half(), y.half()).float(), t.nextafter(x.bfloat16(), y.half())], _edges,
+     floats(14), gradient=False)
+form("Tensor.nextafter_", lambda t, x, y: x.clone().nextafter_(y), _f, _g, gradient=False)
+form("Tensor.sum_to_size", lambda t, x: [x.sum_to_size(3), x.sum_to_size(2, 1), x.sum_to_size(()), x.sum_to_size(size=(2, 3))],
+     _f)
+form("Tensor.sum_to_size:ints", lambda t, x: [x.sum_to_size(1), (x > 3).sum_to_size(())], ints(2, 3), gradient=False)
 form("logit", lambda t, x: t.logit(x), _positive)
 form("logit:eps", lambda t, x: x.logit(0.4), _positive)
 form("logit:outside", lambda t, x: t.logit(x), floats(4, given=(-0.5, 0, 1, 1.5)), gradient=False)
@@ -98,6 +114,9 @@ for _right in (False, True):
          gradient=False)
     form(f"bucketize:right {_right}", lambda t, s, x, r=_right: t.bucketize(x, s, right=r, out_int32=True), _rising, _sought,
          gradient=False)
+form("unravel_index", lambda t, x: [*t.unravel_index(x, (2, 3, 4)), *t.unravel_index(x, 7), *t.unravel_index(x, ())],
+     ints(2, 3, low=-30, high=30), gradient=False)
+form("unravel_index:bytes", lambda t, x: t.unravel_index(x.byte(), [300, 2])[0], ints(3), gradient=False)
 form("searchsorted:rows", lambda t, s, x: t.searchsorted(s.sort(-1).values, x, side="right"), floats(2, 3, 6), floats(2, 3, 4),
      gradient=False)
 form("searchsorted:sorter", lambda t, s, x: t.searchsorted(s, x, sorter=s.argsort(-1)), floats(6), floats(2, 3), gradient=False)

@@ -1,22 +1,24 @@
-"""Functions composed of other ops: elementwise ones, such as ``xlogy``, ``copysign`` and ``ldexp``, and ``renorm``."""
+"""Functions composed of other ops: elementwise ones, such as ``xlogy``, ``copysign`` and ``ldexp``, ``renorm``
+and ``sum_to_size``."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gradcore.arguments import with_name
-from gradcore.dtypes import default_float, is_floating, promote
+from gradcore.dtypes import default_float, is_floating, limits, promote
 from gradcore.engine.operands import number, real
 from gradcore.engine.value import Value, tensors_in
 from gradcore.errors import SpecError
 from gradcore.functional import types
 from gradcore.functional.arithmetic import scaled
 from gradcore.functional.pointwise import logaddexp
-from gradcore.functional.shape import dim_of
+from gradcore.functional.shape import dim_of, size_of
 from gradcore.ops import creation, elementwise, movement, pointwise, reduce
 from gradcore.spec import TensorSpec
 
@@ -122,6 +124,76 @@ def ldexp(input: Tensor, other: Tensor) -> Tensor:
     return movement.cast_to(x * pointwise.exp2(power), made)
 
 
+class Parts(NamedTuple):
+    """Mantissas and exponents."""
+
+    mantissa: Any
+    exponent: Any
+
+
+def frexp(input: Tensor) -> Parts:
+    """Mantissas of a magnitude in [0.5, 1), and exponents of 2 as int32, whose products are the elements: what
+    :func:`ldexp` takes. Of zeros, infinities and NaN, themselves and 0.
+
+    Only the mantissa has a gradient, at a fixed exponent. Raises :class:`SpecError` for integers.
+    """
+    spec = input.spec
+    if not spec.floating:
+        raise SpecError(f"torch.frexp() only supports floating-point dtypes, but got {spec.dtype.name}")
+    x = movement.cast_to(input, spec.widened())
+    usual = elementwise.logical_and(elementwise.isfinite(x), elementwise.ne(x, 0))
+    size = elementwise.where(usual, elementwise.abs(x.detach()), 1.0)
+    power = elementwise.floor(elementwise.log2(size)) + 1
+    # Near a power of 2 the logarithm may be rounded across it.
+    found = ldexp(size, -power)
+    power = power + movement.cast_to(elementwise.ge(found, 1), x.spec) - movement.cast_to(elementwise.lt(found, 0.5), x.spec)
+    power = elementwise.where(usual, power, 0.0)
+    return Parts(movement.cast_to(ldexp(x, -power), spec), movement.cast(power, dtype=np.dtype(np.int32)))
+
+
+def nextafter(input: Tensor, other: Tensor) -> Tensor:
+    """The number next to each element in the direction of ``other``, in the dtype that both promote to; ``other`` where they are
+    equal. Not differentiable. Raises :class:`SpecError` for integers."""
+    if not isinstance(other, Value):
+        raise TypeError(f"nextafter(): argument 'other' (position 2) must be Tensor, not {type(other).__name__}")
+    made = TensorSpec.of((), promote([input.spec, other.spec]))
+    if not made.floating:
+        raise SpecError(f"nextafter: expected a floating dtype, but got {made.dtype.name}")
+    info = limits(made.dtype)
+    # Numbers of 16 bits, and the steps between them, are exact in float32.
+    given: tuple[Tensor, Tensor] = input, other
+    x, y = (movement.cast_to(movement.cast_to(v.detach(), made), made.widened()) for v in given)
+    mantissa, exponent = frexp(x)
+    rises = elementwise.gt(y, x)
+    # From a power of 2 towards 0 the step is half as long.
+    halved = elementwise.eq(mantissa, elementwise.where(rises, -0.5, 0.5))
+    lowest = int(info.minexp) - int(info.nmant)
+    power = movement.cast_to(exponent, x.spec) - (int(info.nmant) + 1) - movement.cast_to(halved, x.spec)
+    power = elementwise.where(elementwise.eq(x, 0), lowest, elementwise.clamp(power, lowest, None))
+    step = ldexp(creation.new_full(x, (), 1), power)
+    found = x + elementwise.where(rises, step, -step)
+    found = elementwise.where(elementwise.eq(found, 0), x * 0, found)
+    found = elementwise.where(elementwise.isinf(x), elementwise.clamp(x, float(info.min), float(info.max)), found)
+    # NaN is neither less nor more than any number.
+    apart = elementwise.logical_or(rises, elementwise.lt(y, x))
+    equal = elementwise.eq(x, y)
+    found = elementwise.where(apart, found, elementwise.where(equal, y, math.nan))
+    return movement.cast_to(found, made)
+
+
+def sum_to_size(input: Tensor, *sizes: Any, size: Any = None) -> Tensor:
+    """The sum over the dimensions that broadcasting a tensor of this size to the input's would add; without any, the input.
+
+    Integers are added up in int64. Raises :class:`SpecError` for a size that does not broadcast.
+    """
+    shape = size_of("sum_to_size", sizes if size is None else (size,))
+    if not movement.broadcasts(shape, input.spec.shape):
+        raise SpecError(f"size {{{list(shape)}}} is not expandable to size {{{list(input.spec.shape)}}}.")
+    if shape == input.spec.shape:
+        return input
+    return movement.sum_to_shape(input if input.spec.floating else movement.cast(input, dtype=np.dtype(np.int64)), shape=shape)
+
+
 def rsub(input: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
     """other - alpha * input."""
     return elementwise.sub(other, scaled(other, input, alpha))
@@ -168,8 +240,9 @@ def _written(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 #: Methods of a tensor that are not functions.
 TENSOR_METHODS: dict[str, Callable[..., Any]] = {f"{fn.__name__}_": _written(fn) for fn in (
-    xlogy, logit, copysign, heaviside, float_power, ldexp, renorm)}
+    xlogy, logit, copysign, heaviside, float_power, ldexp, nextafter, renorm)}
+TENSOR_METHODS["sum_to_size"] = sum_to_size
 
-METHODS = "xlogy logit signbit copysign heaviside logaddexp2 float_power ldexp renorm".split()
+METHODS = "xlogy logit signbit copysign heaviside logaddexp2 float_power frexp ldexp nextafter renorm".split()
 
 __all__ = [*METHODS, "rsub"]  # noqa: PLE0604 - strings all

@@ -1,8 +1,10 @@
-"""Searching, and what is distinct: ``searchsorted``, ``bucketize``, ``isin``, ``unique`` and ``unique_consecutive``."""
+"""Searching, and what is distinct: ``searchsorted``, ``bucketize``, ``isin``, ``unique`` and ``unique_consecutive``; and
+``unravel_index``."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -159,6 +161,30 @@ def unique_consecutive(input: Tensor, return_inverse: bool = False, return_count
     return _wanted("unique_consecutive", input, kept, (inverse, return_inverse), (counts, return_counts))
 
 
+def unravel_index(indices: Tensor, shape: int | Sequence[int]) -> tuple[Tensor, ...]:
+    """The coordinates, in a tensor of this shape, of indices into its elements in order: an int64 tensor for each dimension.
+
+    Indices beyond the elements start from the first again. Raises TypeError for indices or sizes that are not integers, and
+    ValueError for a negative size.
+    """
+    if indices.spec.dtype.kind not in "iu":
+        raise TypeError(f"expected 'indices' to be integer dtype, but got torch.{indices.spec.dtype.name}")
+    shape = sh.plain(shape)
+    if not isinstance(shape, (int, Sequence)):
+        raise TypeError(f"expected 'shape' to be int or sequence of ints, but got {type(shape)}")
+    sizes = (shape,) if isinstance(shape, int) else tuple(map(sh.plain, shape))
+    for size in sizes:
+        if not isinstance(size, int):
+            raise TypeError(f"expected 'shape' sequence to only contain ints, but got {type(size)}")
+    if any(size < 0 for size in sizes):
+        raise ValueError(f"'shape' cannot have negative values, but got {sizes}")
+    rest, found = movement.cast_to(indices, indices.spec.like(_INT64)), []
+    for size in reversed(sizes):
+        found.append(elementwise.remainder(rest, size))
+        rest = elementwise.floor_divide(rest, size) if len(found) < len(sizes) else rest
+    return tuple(reversed(found))
+
+
 METHODS = "isin unique unique_consecutive".split()
 
-__all__ = [*METHODS, "bucketize", "searchsorted"]  # noqa: PLE0604 - strings all
+__all__ = [*METHODS, "bucketize", "searchsorted", "unravel_index"]  # noqa: PLE0604 - strings all
