@@ -152,8 +152,8 @@ def frexp(input: Tensor) -> Parts:
 
 
 def nextafter(input: Tensor, other: Tensor) -> Tensor:
-    """The number next to each element in the direction of ``other``, in the dtype that both promote to; ``other`` where they are
-    equal. Not differentiable. Raises :class:`SpecError` for integers."""
+    """The number next to each element in the direction of ``other``, in the dtype that both promote to, and ``other`` where they
+    are equal. Not differentiable. Raises :class:`SpecError` for integers."""
     if not isinstance(other, Value):
         raise TypeError(f"nextafter(): argument 'other' (position 2) must be Tensor, not {type(other).__name__}")
     made = TensorSpec.of((), promote([input.spec, other.spec]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gradcore.functional import cat, narrow, reshape, select
+from gradcore.functional import cat, narrow, reshape, select, zeros_like
 from gradcore.ops import activation, linalg, movement, recurrent
 
 Tensor = Any
@@ -59,21 +59,23 @@ STEPS: dict[str, tuple[int, int, Step]] = {
 def run(mode: str, input: Tensor, state: State, weights: Sequence[Any], backwards: bool) -> tuple[Tensor, State]:
     """One direction of one layer along ``input`` [L, N, in]: the outputs [L, N, H] and the last state, in two launches.
 
-    ``mode`` is a key of :data:`STEPS`. ``weights`` are weight_ih, weight_hh, bias_ih and bias_hh, where a bias may be None;
-    ``backwards`` runs from the end. Backward keeps the outputs and, for gated layers, the gates' values. Second derivatives
-    are slower: they take up to ninety launches per step.
+    ``mode`` is a key of :data:`STEPS`. ``weights`` are weight_ih, weight_hh, bias_ih and bias_hh, where a bias may be None, and
+    weight_hr of an LSTM with projections, whose outputs are [L, N, P]. ``backwards`` runs from the end. Backward keeps the
+    outputs and, for gated layers, the gates' values. Second derivatives are slower: they take up to ninety launches per step.
     """
     return _along(mode, _given(mode, input, weights), state, weights, backwards)
 
 
 def _given(mode: str, input: Tensor, weights: Sequence[Any]) -> Tensor:
     """What the input gives to the gates of all steps, with the biases that can be added before the state's part."""
-    weight_ih, _, bias_ih, bias_hh = weights
+    weight_ih, _, bias_ih, bias_hh = weights[:4]
     return linalg.linear(input, weight_ih, bias_ih if mode == "GRU" or bias_hh is None else bias_ih + bias_hh)
 
 
 def _along(mode: str, given: Tensor, state: State, weights: Sequence[Any], backwards: bool) -> tuple[Tensor, State]:
-    _, weight, _, bias_hh = weights
+    _, weight, _, bias_hh, *projection = weights
+    if projection:
+        return _projected(given, state, weight, projection[0], backwards)
     if mode == "LSTM":
         out, last = recurrent.lstm(given, weight, *state, backwards=backwards)
         return out, (_end(out, backwards), last)
@@ -82,6 +84,26 @@ def _along(mode: str, given: Tensor, state: State, weights: Sequence[Any], backw
     else:
         out = recurrent.rnn(given, weight, *state, relu=mode == "RNN_RELU", backwards=backwards)
     return out, (_end(out, backwards),)
+
+
+def _projected(given: Tensor, state: State, weight: Tensor, projection: Tensor, backwards: bool) -> tuple[Tensor, State]:
+    """An LSTM whose outputs are projected before the next step reads them. Sak et al., arXiv:1402.1128.
+
+    The product of both weights takes a step's output to the gates of the next as it is, so that all steps but the first, whose
+    state is a projection, are one launch.
+    """
+    h, c = state
+    steps = given.spec.shape[0]
+    whole = linalg.matmul(weight, projection)
+    first, *rest = movement.split(given, sizes=(steps,) if steps == 1 else (1, steps - 1)[::-1 if backwards else 1],
+                                  dim=0)[::-1 if backwards else 1]
+    outputs, wide = [], zeros_like(c)
+    for part in (first + linalg.linear(h, weight, None), *rest):
+        out, c = recurrent.lstm(part, whole, wide, c, backwards=backwards)
+        wide = _end(out, backwards)
+        outputs.append(linalg.linear(out, projection, None))
+    out = outputs[0] if steps == 1 else cat(outputs[::-1] if backwards else outputs)
+    return out, (_end(out, backwards), c)
 
 
 def run_packed(mode: str, data: Tensor, runs: Sequence[tuple[int, int]], state: State, weights: Sequence[Any],

@@ -7,7 +7,7 @@ from typing import Any
 
 from gradcore.arguments import warn
 from gradcore.errors import SpecError
-from gradcore.functional import cat, empty, index_select, split, squeeze, stack, transpose, unsqueeze, zeros
+from gradcore.functional import cat, empty, index_select, narrow, split, squeeze, stack, transpose, unsqueeze, zeros
 from gradcore.functional.recurrent import STEPS, State, run, run_packed
 from gradcore.nn import functional as F
 from gradcore.nn import init
@@ -21,14 +21,14 @@ __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNBase", "RNNCell", "R
 Tensor = Any
 
 
-def _need_states(module: Any, hx: State, tensors: int, shape: tuple[int, ...]) -> None:
-    """Raise an error for initial states that are not ``tensors`` tensors of ``shape``."""
+def _need_states(module: Any, hx: State, tensors: int, shape: tuple[int, ...], width: int = 0) -> None:
+    """Raise an error for initial states that are not ``tensors`` tensors of ``shape``; the first may have another ``width``."""
     if not isinstance(hx, (tuple, list)) or len(hx) != tensors:
         given = f"a {type(hx).__name__}" + (f" of {len(hx)}" if isinstance(hx, (tuple, list)) else "")
         raise TypeError(f"{type(module).__name__}: the initial state must be a pair of tensors (h, c), but got {given}")
-    for name, h in zip(("h", "c"), hx, strict=False):
-        if h.spec.shape != shape:
-            raise SpecError(f"{type(module).__name__}: Expected hidden size {shape}, got {list(h.spec.shape)} for {name}")
+    for name, h, expected in zip(("h", "c"), hx, ((*shape[:-1], width or shape[-1]), shape), strict=False):
+        if h.spec.shape != expected:
+            raise SpecError(f"{type(module).__name__}: Expected hidden size {expected}, got {list(h.spec.shape)} for {name}")
 
 
 class _Recurrent(Module):
@@ -52,10 +52,15 @@ class RNNBase(_Recurrent):
     mode = ""
 
     def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True, batch_first: bool = False,
-                 dropout: float = 0.0, bidirectional: bool = False, device: Any = None, dtype: Any = None) -> None:
+                 dropout: float = 0.0, bidirectional: bool = False, device: Any = None, dtype: Any = None, *,
+                 proj_size: int = 0) -> None:
         super().__init__()
         if not isinstance(bias, bool):
             raise TypeError(f"bias should be of type bool, got: {type(bias).__name__}")
+        if proj_size and self.mode != "LSTM":
+            raise ValueError("proj_size argument is only supported for LSTM, not RNN or GRU")
+        if proj_size < 0:
+            raise ValueError(f"proj_size should be a positive integer or zero to disable projections, but got {proj_size}")
         for name, count in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers)):
             if count <= 0:
                 raise ValueError(f"{name} must be greater than zero, but got {count}")
@@ -65,8 +70,11 @@ class RNNBase(_Recurrent):
         if dropout and num_layers == 1:
             warn("dropout option adds dropout after all but last recurrent layer, so non-zero dropout expects num_layers "
                  f"greater than 1, but got dropout={dropout} and num_layers={num_layers}")
+        if proj_size >= hidden_size:
+            raise ValueError(f"proj_size has to be smaller than hidden_size, but got {proj_size} and {hidden_size}")
         self.input_size = input_size
         self.hidden_size = hidden_size
+        self.proj_size = proj_size
         self.num_layers = num_layers
         self.bias = bias
         self.batch_first = batch_first
@@ -74,15 +82,17 @@ class RNNBase(_Recurrent):
         self.bidirectional = bidirectional
         self._module_gates, self._module_tensors, _ = STEPS[self.mode]
         self._all_weights: list[list[str]] = []
-        width = self._module_gates * hidden_size
+        width, out = self._module_gates * hidden_size, proj_size or hidden_size
+        biases = {"bias_ih": (width,), "bias_hh": (width,)} if bias else {}
+        projection = {"weight_hr": (proj_size, hidden_size)} if proj_size else {}
         for layer in range(num_layers):
-            inputs = input_size if not layer else hidden_size * (1 + bidirectional)
+            inputs = input_size if not layer else out * (1 + bidirectional)
+            shapes = {"weight_ih": (width, inputs), "weight_hh": (width, out), **biases, **projection}
             for suffix in ("", "_reverse")[:1 + bidirectional]:
-                names = [f"{name}_l{layer}{suffix}" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
-                shapes = ((width, inputs), (width, hidden_size), (width,), (width,))
-                for name, shape in list(zip(names, shapes, strict=True))[:4 if bias else 2]:
+                names = {f"{name}_l{layer}{suffix}": shape for name, shape in shapes.items()}
+                for name, shape in names.items():
                     self.register_parameter(name, Parameter(empty(*shape, device=device, dtype=dtype)))
-                self._all_weights.append(names)
+                self._all_weights.append(list(names))
         self.reset_parameters()
 
     def flatten_parameters(self) -> None:
@@ -92,7 +102,8 @@ class RNNBase(_Recurrent):
         """The initial state of every layer and direction."""
         if hx is None:
             nothing = zeros(batch, self.hidden_size, dtype=x.spec.dtype, device=x.storage.device)
-            return [(nothing,) * self._module_tensors] * len(self._all_weights)
+            out = narrow(nothing, 1, 0, self.proj_size) if self.proj_size else nothing
+            return [(out, nothing)[:self._module_tensors]] * len(self._all_weights)
         columns = [[squeeze(part, 0) for part in split(h, 1, 0)] for h in hx]
         return list(zip(*columns, strict=True))
 
@@ -112,7 +123,7 @@ class RNNBase(_Recurrent):
             raise SpecError("Expected sequence length to be larger than 0 in RNN")
         if hx is not None:
             batch = () if lone else (x.spec.shape[1],)
-            _need_states(self, hx, self._module_tensors, (len(self._all_weights), *batch, self.hidden_size))
+            _need_states(self, hx, self._module_tensors, (len(self._all_weights), *batch, self.hidden_size), self.proj_size)
         x, last = self._module_through(x, None, hx if hx is None or not lone else tuple(unsqueeze(h, 1) for h in hx))
         if lone:
             return squeeze(x, 1), tuple(squeeze(h, 1) for h in last)
@@ -121,7 +132,8 @@ class RNNBase(_Recurrent):
     def _module_run_packed(self, input: PackedSequence, hx: State | None) -> tuple[PackedSequence, State]:
         self._module_need_width(input.data)
         if hx is not None:
-            _need_states(self, hx, self._module_tensors, (len(self._all_weights), input.runs()[0][1], self.hidden_size))
+            _need_states(self, hx, self._module_tensors, (len(self._all_weights), input.runs()[0][1], self.hidden_size),
+                         self.proj_size)
         if hx is not None and input.sorted_indices is not None:
             hx = tuple(index_select(h, 1, input.sorted_indices) for h in hx)
         out, last = self._module_through(input.data, input.runs(), hx)
@@ -133,7 +145,7 @@ class RNNBase(_Recurrent):
         """Run all layers along [L, N, in], or along packed sequences [total steps, in] with their ``runs``."""
         states = self._module_start(hx, x, x.spec.shape[1] if runs is None else runs[0][1])
         ends: list[State] = []
-        directions, given = 1 + self.bidirectional, 4 if self.bias else 2
+        directions = 1 + self.bidirectional
         for layer in range(self.num_layers):
             if layer and self.dropout and self.training:
                 x = F.dropout(x, self.dropout)
@@ -141,7 +153,9 @@ class RNNBase(_Recurrent):
             for direction in range(directions):
                 k = layer * directions + direction
                 # By attribute: weight normalization and parametrizations compute some in the place of parameters.
-                weights = [getattr(self, name) if i < given else None for i, name in enumerate(self._all_weights[k])]
+                weights = [getattr(self, name) for name in self._all_weights[k]]
+                if not self.bias:
+                    weights[2:2] = None, None
                 if runs is None:
                     out, end = run(self.mode, x, states[k], weights, bool(direction))
                 else:
@@ -159,11 +173,11 @@ class RNNBase(_Recurrent):
     @property
     def all_weights(self) -> list[list[Any]]:
         """The weights and biases of each layer and direction; only the weights with ``bias=False``."""
-        return [[getattr(self, name) for name in names[:4 if self.bias else 2]] for names in self._all_weights]
+        return [[getattr(self, name) for name in names] for names in self._all_weights]
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.hidden_size}" + unusual(
-            self, num_layers=1, bias=True, batch_first=False, dropout=0.0, bidirectional=False)
+            self, proj_size=0, num_layers=1, bias=True, batch_first=False, dropout=0.0, bidirectional=False)
 
 
 class RNN(RNNBase):
@@ -190,7 +204,8 @@ class GRU(RNNBase):
 class LSTM(RNNBase):
     """Gates i, f, g, o; c' = f * c + i * g, h' = o * tanh(c'). Hochreiter and Schmidhuber, 1997; Gers et al., 2000.
 
-    Shapes as in :class:`RNN`; the state is a pair (h, c).
+    Shapes as in :class:`RNN`; the state is a pair (h, c). With ``proj_size`` P, h' = W_hr (o * tanh(c')): outputs and h have
+    the width P. Sak et al., arXiv:1402.1128.
     """
 
     mode = "LSTM"
@@ -198,9 +213,8 @@ class LSTM(RNNBase):
     def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True, batch_first: bool = False,
                  dropout: float = 0.0, bidirectional: bool = False, proj_size: int = 0, device: Any = None,
                  dtype: Any = None) -> None:
-        if proj_size:
-            raise NotImplementedError(f"LSTM(proj_size={proj_size}) is not supported")
-        super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
+        super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype,
+                         proj_size=proj_size)
 
     def forward(self, input: Tensor, hx: State | None = None) -> Any:
         """The last layer's outputs at all steps, and the last state (h, c) of every layer and direction."""

@@ -42,21 +42,23 @@ def test_packing_and_back_are_torchs(lengths: list[int], batch_first: bool, torc
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
+@pytest.mark.filterwarnings("ignore:LSTM with projections:UserWarning")
+@pytest.mark.parametrize(("kind", "options"), [("RNN", {}), ("LSTM", {}), ("GRU", {}), ("LSTM", {"proj_size": 2})], ids=str)
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
 @pytest.mark.parametrize("given", [False, True], ids=["", "with states"])
-def test_recurrent_layers_along_packed_sequences_are_torchs(kind: str, bidirectional: bool, lengths: list[int], given: bool,
-                                                            torch: Any) -> None:
-    ours = getattr(gradcore.nn, kind)(3, 4, num_layers=2, bidirectional=bidirectional)
-    theirs = getattr(torch.nn, kind)(3, 4, num_layers=2, bidirectional=bidirectional)
+def test_recurrent_layers_along_packed_sequences_are_torchs(kind: str, options: dict[str, int], bidirectional: bool,
+                                                            lengths: list[int], given: bool, torch: Any) -> None:
+    ours = getattr(gradcore.nn, kind)(3, 4, num_layers=2, bidirectional=bidirectional, **options)
+    theirs = getattr(torch.nn, kind)(3, 4, num_layers=2, bidirectional=bidirectional, **options)
     theirs.load_state_dict({k: torch.tensor(plain(v)) for k, v in ours.state_dict().items()})
     values = rng.normal(size=(5, len(lengths), 3)).astype(np.float32)
     first = rng.normal(size=(2, 4 if bidirectional else 2, len(lengths), 4)).astype(np.float32)
     found = []
     for library, layer in ((gradcore, ours), (torch, theirs)):
         x = library.tensor(values, requires_grad=True)
-        states = [library.tensor(f, requires_grad=True) for f in first]
+        states = [library.tensor(f[..., :options.get("proj_size", 4) if k == 0 else 4], requires_grad=True)
+                  for k, f in enumerate(first)]
         hx = None if not given else tuple(states) if kind == "LSTM" else states[0]
         packed = library.nn.utils.rnn.pack_padded_sequence(x, lengths, enforce_sorted=False)
         out, last = layer(packed, hx)

@@ -49,6 +49,26 @@ def test_layers_are_pytorchs(torch: Any, name: str, options: dict[str, Any], giv
 
 
 @pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore:LSTM with projections:UserWarning")
+@pytest.mark.parametrize("options", [{}, {"bias": False}, {"bidirectional": True, "batch_first": True},
+                                     {"num_layers": 2, "bidirectional": True}], ids=str)
+@pytest.mark.parametrize("steps", [1, 6])
+def test_projected_outputs_are_pytorchs(torch: Any, options: dict[str, Any], steps: int) -> None:
+    count = options.get("num_layers", 1) * (1 + options.get("bidirectional", False))
+    shape = (3, steps, 4) if options.get("batch_first") else (steps, 3, 4)
+    for states in ([], [(count, 3, 2), (count, 3, 5)]):
+        compare(torch, "LSTM", {"input_size": 4, "hidden_size": 5, "proj_size": 2, **options}, shape, *states)
+    compare(torch, "LSTM", {"input_size": 4, "hidden_size": 5, "proj_size": 2, **options}, (steps, 4), (count, 2), (count, 5))
+
+
+def test_all_steps_but_the_first_of_a_projected_layer_are_one_launch() -> None:
+    layer, x = nn.LSTM(4, 5, proj_size=2, device="meta"), gradcore.zeros(9, 3, 4, device="meta")
+    with gradcore.step() as step:
+        layer(x)
+    assert [r.invocation.op for r in step.recording.records if isinstance(r, Launch)].count("lstm") == 2
+
+
+@pytest.mark.oracle
 def test_relu_and_cells_are_pytorchs(torch: Any) -> None:
     sizes = {"input_size": 4, "hidden_size": 5}
     compare(torch, "RNN", {**sizes, "nonlinearity": "relu"}, (6, 3, 4), (1, 3, 5))
@@ -146,7 +166,11 @@ def test_errors_say_what_was_expected() -> None:
             (lambda: nn.RNN(4, 5, nonlinearity="sin"), ValueError, "Unknown nonlinearity 'sin'"),
             (lambda: nn.GRU(4, 0), ValueError, "hidden_size must be greater than zero, but got 0"),
             (lambda: nn.GRU(4, 5, dropout=2), ValueError, "in range [0, 1] representing the probability"),
-            (lambda: nn.LSTM(4, 5, proj_size=2), NotImplementedError, "LSTM(proj_size=2) is not supported"),
+            (lambda: nn.LSTM(4, 5, proj_size=5), ValueError, "smaller than hidden_size, but got 5 and 5"),
+            (lambda: nn.LSTM(4, 5, proj_size=-1), ValueError, "a positive integer or zero to disable projections, but got -1"),
+            (lambda: nn.GRU(4, 5, proj_size=2), ValueError, "only supported for LSTM, not RNN or GRU"),
+            (lambda: nn.LSTM(4, 5, proj_size=2)(x, (gradcore.ones(1, 3, 5),) * 2), RuntimeError,
+             "Expected hidden size (1, 3, 2), got [1, 3, 5] for h"),
             (lambda: lstm(x[0, 0]), ValueError, "LSTM: Expected input to be 2D or 3D, got 1D instead"),
             (lambda: lstm(x[..., :3]), RuntimeError, "Expected 4, got 3"),
             (lambda: lstm(x[:0]), RuntimeError, "Expected sequence length to be larger than 0"),
