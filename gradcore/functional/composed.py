@@ -152,7 +152,7 @@ def frexp(input: Tensor) -> Parts:
 
 
 def nextafter(input: Tensor, other: Tensor) -> Tensor:
-    """The number next to each element in the direction of ``other``, in the dtype that both promote to, and ``other`` where they
+    """The number next to each element in the direction of ``other``, in the dtype that both promote to; ``other`` where both
     are equal. Not differentiable. Raises :class:`SpecError` for integers."""
     if not isinstance(other, Value):
         raise TypeError(f"nextafter(): argument 'other' (position 2) must be Tensor, not {type(other).__name__}")
