@@ -39,6 +39,8 @@ form("frexp:doubles", lambda t, x: list(t.frexp(x.double() * 1e-310)), _edges, g
 for _way in (-math.inf, -0.0, 0.0, 1.0, math.inf, _nan):
     form(f"nextafter:towards {_way}", lambda t, x, y: [t.nextafter(x, y), t.nextafter(x.double(), y)], _edges,
          floats(1, given=(_way,)), gradient=False)
+form("nextafter:gradient", lambda t, x: t.nextafter(x, x.detach().flip(0)), floats(4, given=(1, -2, 0, 1)), smooth=False)
+form("nextafter:halves' gradient", lambda t, x: t.nextafter(x.half() * 3, t.ones_like(x).half()), _f, smooth=False)
 form("nextafter:mixed", lambda t, x, y: [t.nextafter(x, y.double()), x.nextafter(y[0].double())], _f, _g, gradient=False)
 form("nextafter:halves", lambda t, x, y: [t.nextafter(x.half(), y.half()).float(), t.nextafter(x.bfloat16(), y.half())], _edges,
      floats(14), gradient=False)
@@ -46,6 +48,7 @@ form("Tensor.nextafter_", lambda t, x, y: x.clone().nextafter_(y), _f, _g, gradi
 form("Tensor.sum_to_size", lambda t, x: [x.sum_to_size(3), x.sum_to_size(2, 1), x.sum_to_size(()), x.sum_to_size(size=(2, 3))],
      _f)
 form("Tensor.sum_to_size:ints", lambda t, x: [x.sum_to_size(1), (x > 3).sum_to_size(())], ints(2, 3), gradient=False)
+form("Tensor.sum_to_size:0-d", lambda t, x: [x.bool()[0].sum_to_size(()), x[0].sum_to_size(())], ints(2), gradient=False)
 form("logit", lambda t, x: t.logit(x), _positive)
 form("logit:eps", lambda t, x: x.logit(0.4), _positive)
 form("logit:outside", lambda t, x: t.logit(x), floats(4, given=(-0.5, 0, 1, 1.5)), gradient=False)

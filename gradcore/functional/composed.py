@@ -153,7 +153,7 @@ def frexp(input: Tensor) -> Parts:
 
 def nextafter(input: Tensor, other: Tensor) -> Tensor:
     """The number next to each element in the direction of ``other``, in the dtype that both promote to; ``other`` where both
-    are equal. Not differentiable. Raises :class:`SpecError` for integers."""
+    are equal. The gradient passes to finite elements that are not equal. Raises :class:`SpecError` for integers."""
     if not isinstance(other, Value):
         raise TypeError(f"nextafter(): argument 'other' (position 2) must be Tensor, not {type(other).__name__}")
     made = TensorSpec.of((), promote([input.spec, other.spec]))
@@ -178,6 +178,10 @@ def nextafter(input: Tensor, other: Tensor) -> Tensor:
     apart = elementwise.logical_or(rises, elementwise.lt(y, x))
     equal = elementwise.eq(x, y)
     found = elementwise.where(apart, found, elementwise.where(equal, y, math.nan))
+    if input.requires_grad:
+        # Less 0.0, which -0.0 stays itself under.
+        passing = elementwise.logical_and(elementwise.isfinite(x), elementwise.logical_not(equal))
+        found = found - elementwise.where(passing, x - movement.cast_to(movement.cast_to(input, made), x.spec), 0.0)
     return movement.cast_to(found, made)
 
 
@@ -189,7 +193,7 @@ def sum_to_size(input: Tensor, *sizes: Any, size: Any = None) -> Tensor:
     shape = size_of("sum_to_size", sizes if size is None else (size,))
     if not movement.broadcasts(shape, input.spec.shape):
         raise SpecError(f"size {{{list(shape)}}} is not expandable to size {{{list(input.spec.shape)}}}.")
-    if shape == input.spec.shape:
+    if shape and shape == input.spec.shape:
         return input
     return movement.sum_to_shape(input if input.spec.floating else movement.cast(input, dtype=np.dtype(np.int64)), shape=shape)
 
