@@ -40,6 +40,10 @@ SAME: dict[str, Callable[[Any], Any]] = {
         t.tensor([math.inf, -30.0]), t.tensor([0.0, 1.0]), reduction="none", pos_weight=t.tensor(2.0)),
     "loss of an infinite variance": lambda t: slope(t, lambda x: t.nn.functional.gaussian_nll_loss(
         x, x * 0.5, t.tensor([math.inf, 0.0]), reduction="none"), 1.0, 2.0),
+    # On a GPU these count as 0.
+    **{f"frexp of subnormal {d}": lambda t, d=d, tiny=tiny: tuple(v.double() for v in t.frexp(t.tensor(
+        [tiny, -3 * tiny, 2.0**20 * tiny, 0.75 * 2.0**20 * tiny], dtype=getattr(t, d))))
+       for d, tiny in (("float16", 2.0**-24), ("bfloat16", 2.0**-133), ("float32", 2.0**-149), ("float64", 2.0**-1074))},
     **{f"slope of {name} where it is not taken": lambda t, name=name, edge=edge: slope(t, lambda x: t.where(
         x > 1, getattr(t.special, name)(x, t.tensor([edge, math.inf, 2.0, edge])), 0.0), 1.0, 0.5, 3.0, 0.0)
        for name, edge in (("xlogy", 0.0), ("xlog1py", -1.0))},
