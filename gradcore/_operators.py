@@ -8,6 +8,7 @@ import numpy as np
 
 from gradcore import functional
 from gradcore.dtypes import category
+from gradcore.engine.autocast import raised
 from gradcore.engine.dispatch import operator
 from gradcore.engine.owners import upload
 from gradcore.engine.value import Value
@@ -90,7 +91,8 @@ class Operators(Value):
     __rpow__, __rfloordiv__, __rmod__ = map(_turned, (elementwise.pow, elementwise.floor_divide, elementwise.remainder))
 
     def __rtruediv__(self, other: Any) -> Any:
-        return elementwise.div(beside(self, other), self)
+        below = raised(self)
+        return elementwise.div(beside(below, other), below)
 
     def __matmul__(self, other: Any) -> Any:
         if _yields(other, "__rmatmul__"):

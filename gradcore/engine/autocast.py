@@ -6,13 +6,15 @@ lists are called through another class only while some thread is inside of one.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakSet, ref
 
 import numpy as np
 
-from gradcore.dtypes import FLOAT32
+from gradcore.dtypes import FLOAT32, join
 from gradcore.engine.dispatch import apply
 from gradcore.engine.node import Leaf
 from gradcore.engine.state import State, local
@@ -22,12 +24,14 @@ from gradcore.ops import all_ops
 from gradcore.ops.movement import cast
 from gradcore.ops.op import Op
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 #: Products, which cost the most and whose kernels add up in float32: they run in the region's dtype.
 LOWER = frozenset("matmul linear conv2d conv2d_input_grad attention rnn lstm gru".split())
 #: What loses too much, or overflows, in 16 bits: functions that grow fast, sums, norms and losses.
 HIGHER = frozenset("""arccos arcsin bce bce_logits cosh cross_entropy ctc_loss cumprod cumsum digamma erfc erfinv exp exp2
     expm1 group_norm huber layer_norm lgamma log log10 log1p log2 log_softmax logit logsigmoid logsumexp mean mse_loss
-    polygamma pow prod reciprocal rms_norm rsqrt sinh softmax softplus sum tan var vector_norm""".split())
+    polygamma pow prod reciprocal rms_norm rsqrt sinh softmax softplus square sum tan var vector_norm""".split())
 
 
 class Casts(dict[tuple[Any, ...], tuple[ref[Any], tuple[int, int], Any]]):
@@ -64,9 +68,13 @@ class Region:
     def __repr__(self) -> str:
         return ", ".join(f"{dtype} on {kind}" for kind, dtype in self.dtypes.items()) or "none"
 
+    def of(self, args: tuple[Any, ...]) -> np.dtype[Any] | None:
+        """The dtype of products of these operands; None if the region is not for their device."""
+        return next((self.dtypes.get(a.storage.device.type) for a in args if isinstance(a, Value)), None)
+
     def suited(self, op: Op, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The operands in the precision that the op runs in."""
-        dtype = next((self.dtypes.get(a.storage.device.type) for a in args if isinstance(a, Value)), None)
+        dtype = self.of(args)
         if dtype is None:
             return args
         if op.name in LOWER:
@@ -160,3 +168,49 @@ class resumed:
 def left_alone() -> resumed:
     """A context inside which autocast leaves ops alone: for a function's own products, which are none of a model's."""
     return resumed(None)
+
+
+# -- functions of several ops that are one op of PyTorch's ----------------------------------------------------------------
+
+
+def raised(x: Any) -> Any:
+    """``x``, in float32 if it is a tensor of 16 bits in a region for its device."""
+    region = local.state.autocast
+    narrow = region is not None and isinstance(x, Value) and x.spec.narrow and region.of((x,)) is not None
+    return cast(x, dtype=FLOAT32) if narrow else x
+
+
+def raising(function: F) -> F:
+    """Decorate a function that runs in float32 within a region, all of it, as one op of the list :data:`HIGHER` would."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **options: Any) -> Any:
+        region = local.state.autocast
+        if region is None or region.of((*args, *options.values())) is None:
+            return function(*args, **options)
+        args, options = tuple(map(raised, args)), {name: raised(x) for name, x in options.items()}
+        with left_alone():
+            return function(*args, **options)
+
+    return run  # type: ignore[return-value]
+
+
+def joining(function: F) -> F:
+    """Decorate a function that is of neither list: within a region it runs in the widest dtype of its floating operands."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **options: Any) -> Any:
+        region = local.state.autocast
+        if region is None or region.of((*args, *options.values())) is None:
+            return function(*args, **options)
+        wide = functools.reduce(join, [x.spec.dtype for x in (*args, *options.values()) if _floats(x)] or [FLOAT32])
+        args = tuple([cast(x, dtype=wide) if _floats(x) and x.spec.dtype != wide else x for x in args])
+        options = {name: cast(x, dtype=wide) if _floats(x) and x.spec.dtype != wide else x for name, x in options.items()}
+        with left_alone():
+            return function(*args, **options)
+
+    return run  # type: ignore[return-value]
+
+
+def _floats(x: Any) -> bool:
+    return isinstance(x, Value) and x.spec.floating

@@ -14,10 +14,11 @@ import numpy as np
 from gradcore.arguments import warn
 from gradcore.engine.operands import number, real
 from gradcore.errors import SpecError
+from gradcore.functional.mathematics import softmax
 from gradcore.functional.overwritten import overwritten
 from gradcore.functional.shape import chunk, dim_of, reshape
 from gradcore.functional.types import as_weight
-from gradcore.ops import activation, movement, normalizers
+from gradcore.ops import activation, movement
 
 Tensor = Any
 
@@ -190,7 +191,7 @@ def implied_dim(name: str, input: Tensor, dim: int | None) -> int:
 
 def softmin(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
     """softmax(-x) along ``dim``. ``_stacklevel`` has no effect."""
-    return normalizers.softmax(-(input if dtype is None else input.to(dtype)), dim=implied_dim("softmin", input, dim))
+    return softmax(-(input if dtype is None else input.to(dtype)), implied_dim("softmin", input, dim), dtype)
 
 
 #: Functions of this module that are also functions of the package and methods of a tensor.

@@ -12,6 +12,7 @@ import numpy as np
 
 from gradcore.arguments import with_name
 from gradcore.dtypes import default_float, is_floating, limits, promote
+from gradcore.engine.autocast import raising
 from gradcore.engine.operands import number, real
 from gradcore.engine.value import Value, tensors_in
 from gradcore.errors import SpecError
@@ -203,6 +204,7 @@ def rsub(input: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
     return elementwise.sub(other, scaled(other, input, alpha))
 
 
+@raising
 def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     """The input, whose slices of ``dim`` are scaled down to the p-norm ``maxnorm`` where theirs is larger."""
     spec = input.spec

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.engine.autocast import left_alone
+from gradcore.engine.autocast import raising
 from gradcore.engine.owners import constant
 from gradcore.errors import SpecError
 from gradcore.functional import mathematics as m
@@ -20,6 +20,7 @@ Tensor = Any
 _MODES = {"use_mm_for_euclid_dist_if_necessary": 25, "use_mm_for_euclid_dist": 0, "donot_use_mm_for_euclid_dist": None}
 
 
+@raising
 def cdist(x1: Tensor, x2: Tensor, p: float = 2.0,
           compute_mode: str = "use_mm_for_euclid_dist_if_necessary") -> Tensor:
     """p-norms [..., P, R] of the differences between vectors [..., P, M] and [..., R, M]; leading dimensions broadcast.
@@ -53,15 +54,13 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0,
 def _by_product(x1: Tensor, x2: Tensor) -> Tensor:
     """Euclidean distances as sqrt(|x|^2 + |y|^2 - 2 x y)."""
     squares = [m.sum(elementwise.square(x), -1, True) for x in (x1, x2)]
-    # Autocast has made float32 of the squares.
-    with left_alone():
-        x1, x2 = (movement.cast_to(x, squares[0].spec) for x in (x1, x2))
-        both = linalg.matmul(x1, sh.transpose(x2, -2, -1)) * -2.0 + squares[0] + sh.transpose(squares[1], -2, -1)
+    both = linalg.matmul(x1, sh.transpose(x2, -2, -1)) * -2.0 + squares[0] + sh.transpose(squares[1], -2, -1)
     # Rounding may make a distance of about 0 negative.
     apart = elementwise.gt(both, 0)
     return elementwise.where(apart, elementwise.sqrt(elementwise.where(apart, both, 1.0)), 0.0)
 
 
+@raising
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     """p-norms [N (N - 1) / 2] of the differences between each two of the N vectors [N, M]: (0, 1), (0, 2), ..., (1, 2), ..."""
     if input.spec.ndim != 2:

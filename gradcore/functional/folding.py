@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gradcore.arguments import warn
+from gradcore.engine.autocast import raising
 from gradcore.engine.operands import real
 from gradcore.errors import DimError, SpecError
 from gradcore.functional import mathematics as m
@@ -236,6 +237,7 @@ def norm(input: Tensor, p: float | str | None = "fro", dim: Dim = None, keepdim:
     return reduce.vector_norm(x, p=power, dims=normalize_dims(dim, x.spec.ndim), keepdim=keepdim)
 
 
+@raising
 def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
     """The p-norm of ``input - other``."""
     return norm(input - other, p)

@@ -7,6 +7,7 @@ from typing import Any
 
 from gradcore.arguments import warn
 from gradcore.dtypes import join, promote
+from gradcore.engine.autocast import raising
 from gradcore.engine.modes import no_grad
 from gradcore.engine.operands import number, real
 from gradcore.engine.value import Value
@@ -92,6 +93,7 @@ def _expanded_alike(input: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     return movement.cast_to(input, x.like(dtype)), movement.cast_to(target, y.like(dtype))
 
 
+@raising
 def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean", weight: Tensor | None = None) -> Tensor:
     """|input - target|: mean, sum or elementwise. With ``weight``, of the input's shape, a weighted sum or mean."""
     check_reduction(reduction)
@@ -106,6 +108,7 @@ def _gap(input: Tensor, target: Tensor) -> Tensor:
     return elementwise.sub(x, y)
 
 
+@raising
 def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0,
                weight: Tensor | None = None) -> Tensor:
     """d^2 / 2 where |d| < delta, else delta (|d| - delta / 2), for d = input - target. Raises ValueError for delta <= 0.
@@ -123,6 +126,7 @@ def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: fl
     return _scaled(loss, weight, reduction)
 
 
+@raising
 def smooth_l1_loss(input: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
     """:func:`huber_loss` with ``delta=beta``, divided by ``beta``; :func:`l1_loss` for a ``beta`` of 0."""
     check_reduction(reduction)
@@ -165,6 +169,7 @@ def gaussian_nll_loss(input: Tensor, target: Tensor, var: Any, full: bool = Fals
     return reduced(loss + 0.5 * math.log(2 * math.pi) if full else loss, reduction)
 
 
+@raising
 def poisson_nll_loss(input: Tensor, target: Tensor, log_input: bool = True, full: bool = False, eps: float = 1e-8,
                      reduction: str = "mean") -> Tensor:
     """exp(input) - target * input, or input - target * log(input + eps) with ``log_input=False``.
@@ -224,6 +229,7 @@ def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, weight: Tens
     return _scaled(loss, weight, reduction)
 
 
+@raising
 def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """log(1 + exp(-target * input)) for targets of 1 and -1: mean, sum or elementwise."""
     check_reduction(reduction)
@@ -233,6 +239,7 @@ def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> 
     return reduced(movement.cast_to(loss, input.spec), reduction)
 
 
+@raising
 def kl_div(input: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False) -> Tensor:
     """target * (log target - input), with log-probabilities as ``input``, and also as ``target`` with ``log_target``.
 
@@ -272,6 +279,7 @@ def _above(x: Tensor) -> Tensor:
     return elementwise.clamp(x, 0.0, None)
 
 
+@raising
 def hinge_embedding_loss(input: Tensor, target: Tensor, margin: float = 1.0, reduction: str = "mean") -> Tensor:
     """``input`` where the target is 1, max(0, margin - input) where it is -1: mean, sum or elementwise."""
     check_reduction(reduction)
@@ -281,6 +289,7 @@ def hinge_embedding_loss(input: Tensor, target: Tensor, margin: float = 1.0, red
     return reduced(alike + apart, reduction)
 
 
+@raising
 def margin_ranking_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean") -> Tensor:
     """max(0, margin - target * (input1 - input2)) for targets of 1 and -1: mean, sum or elementwise."""
     check_reduction(reduction)
@@ -290,6 +299,7 @@ def margin_ranking_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: 
     return reduced(_above(number("margin_ranking_loss", "margin", margin) - target * (input1 - input2)), reduction)
 
 
+@raising
 def multilabel_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """The sum over a sample's classes y and all other classes i of max(0, 1 - input[y] + input[i]), divided by C.
 
@@ -310,6 +320,7 @@ def multilabel_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean
     return reduced(movement.reshape(loss, target.spec.shape[:-1]), reduction)
 
 
+@raising
 def multi_margin_loss(input: Tensor, target: Tensor, p: int = 1, margin: float = 1.0, weight: Tensor | None = None,
                       reduction: str = "mean") -> Tensor:
     """The sum over classes i other than the target y of weight[y] * max(0, margin - input[y] + input[i])^p, divided by C.

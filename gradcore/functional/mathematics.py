@@ -10,6 +10,7 @@ import numpy as np
 
 from gradcore.arguments import by_numpy, into
 from gradcore.blame import blame
+from gradcore.engine.autocast import joining
 from gradcore.engine.value import Value
 from gradcore.errors import DimError, SpecError
 from gradcore.functional.arithmetic import add, div, elementwise_function, floor_divide, mul, sub
@@ -101,10 +102,12 @@ def mean(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = 
         return by_numpy(mean, input, dim, keepdim, dtype, axis, keepdims, out)
     try:
         input = input if dtype is None else input.to(dtype)
-        return reduce.mean(input, dims=normalize_dims(dim, input.spec.ndim), keepdim=keepdim)
+        made = reduce.mean(input, dims=normalize_dims(dim, input.spec.ndim), keepdim=keepdim)
     except Exception as error:
         blame(mean, error, (input, dim, keepdim), {})
         raise
+    # Under autocast the op runs in float32.
+    return made if dtype is None else made.to(dtype)
 
 
 def amax(input: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
@@ -190,12 +193,19 @@ def logsumexp(input: Tensor, dim: Dim, keepdim: bool = False) -> Tensor:
 
 def softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
     """exp(input) / sum(exp(input)) along ``dim``."""
-    return normalizers.softmax(input if dtype is None else input.to(dtype), dim=dim_of(dim, input))
+    return _normalized(normalizers.softmax, input, dim, dtype)
 
 
 def log_softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
     """The logarithm of the softmax along ``dim``."""
-    return normalizers.log_softmax(input if dtype is None else input.to(dtype), dim=dim_of(dim, input))
+    return _normalized(normalizers.log_softmax, input, dim, dtype)
+
+
+def _normalized(op: Any, input: Tensor, dim: int, dtype: Any) -> Tensor:
+    if dtype is None:
+        return op(input, dim=dim_of(dim, input))
+    # Under autocast the op runs in float32.
+    return op(input.to(dtype), dim=dim_of(dim, input)).to(dtype)
 
 
 # -- matrix products ---------------------------------------------------------------------------------------------------
@@ -242,6 +252,7 @@ def mv(input: Tensor, vec: Tensor) -> Tensor:
     return _checked("mv", input, vec, (2, 1))
 
 
+@joining
 def dot(input: Tensor, tensor: Tensor) -> Tensor:
     """The dot product of two vectors [n], 0-d. Raises :class:`SpecError` for other shapes."""
     return _checked("dot", input, tensor, (1, 1))

@@ -11,6 +11,7 @@ import numpy as np
 
 from gradcore import _indexing
 from gradcore.arguments import with_name
+from gradcore.engine.autocast import joining
 from gradcore.engine.owners import upload
 from gradcore.engine.value import Value
 from gradcore.errors import SpecError
@@ -215,9 +216,9 @@ def _on_a_copy(name: str, function: Callable[..., Tensor]) -> Callable[..., Tens
     return with_name(copied, name, f"A copy, after ``{name}_``. {function.__doc__}")
 
 
-scatter, scatter_add = _on_a_copy("scatter", scatter_), _on_a_copy("scatter_add", scatter_add_)
+scatter, scatter_add = _on_a_copy("scatter", scatter_), joining(_on_a_copy("scatter_add", scatter_add_))
 index_add, index_copy = _on_a_copy("index_add", index_add_), _on_a_copy("index_copy", index_copy_)
-index_fill, index_put = _on_a_copy("index_fill", index_fill_), _on_a_copy("index_put", index_put_)
+index_fill, index_put = _on_a_copy("index_fill", index_fill_), joining(_on_a_copy("index_put", index_put_))
 argwhere = sh.nonzero
 
 

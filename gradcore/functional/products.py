@@ -8,6 +8,7 @@ from typing import Any
 
 from gradcore.arguments import with_name
 from gradcore.dtypes import promote
+from gradcore.engine.autocast import joining
 from gradcore.errors import SpecError
 from gradcore.functional import mathematics as m
 from gradcore.functional import shape as sh
@@ -31,6 +32,7 @@ def outer(input: Tensor, vec2: Tensor) -> Tensor:
     return elementwise.mul(sh.unsqueeze(input, 1), sh.unsqueeze(vec2, 0))
 
 
+@joining
 def vdot(input: Tensor, other: Tensor) -> Tensor:
     """The dot product of two vectors [n], 0-d."""
     _vectors("vdot", input, other)
@@ -107,14 +109,19 @@ def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, a
 
 def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta * input + alpha * sum(batch1 @ batch2), summed over the batch of matrices [b, n, k] and [b, k, m]."""
-    return _plus("addbmm", input, tensordot(batch1, batch2, ((0, 2), (0, 1))), beta, alpha)
+    return _plus("addbmm", input, _contracted(batch1, batch2, ((0, 2), (0, 1))), beta, alpha)
 
 
 # -- tensors -------------------------------------------------------------------------------------------------------------
 
 
+@joining
 def tensordot(a: Tensor, b: Tensor, dims: int | Sequence[Any] = 2) -> Tensor:
     """Sums of products over the last ``dims`` dimensions of ``a`` and the first of ``b``, or over two lists of dimensions."""
+    return _contracted(a, b, dims)
+
+
+def _contracted(a: Tensor, b: Tensor, dims: int | Sequence[Any]) -> Tensor:
     if isinstance(dims, int):
         if not 0 <= dims <= min(a.spec.ndim, b.spec.ndim):
             raise SpecError(f"tensordot expects dims >= 0 and at most {min(a.spec.ndim, b.spec.ndim)}, but got dims={dims}")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gradcore.dtypes import promote
-from gradcore.engine.autocast import left_alone
+from gradcore.engine.autocast import raising
 from gradcore.engine.operands import number, real
 from gradcore.errors import SpecError
 from gradcore.functional import sum
@@ -27,6 +27,7 @@ def normalize(input: Tensor, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -
     return input / elementwise.clamp(norm(input, p, dim, True), real(eps), None)
 
 
+@raising
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """x1 . x2 / (max(||x1||, eps) * max(||x2||, eps)) along ``dim``; shapes broadcast, as a matrix product."""
     shape = broadcast_shapes(x1.spec.shape, x2.spec.shape)
@@ -46,8 +47,7 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     if alike:
         return sum(one * two, dim)
     labels = list(range(len(shape)))
-    with left_alone():
-        return einsum(one, labels, two, labels, labels[:d] + labels[d + 1:])
+    return einsum(one, labels, two, labels, labels[:d] + labels[d + 1:])
 
 
 def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
@@ -55,6 +55,7 @@ def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6,
     return norm(elementwise.sub(x1, x2) + number("pairwise_distance", "eps", eps), p, -1, keepdim)
 
 
+@raising
 def cosine_embedding_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0,
                           reduction: str = "mean") -> Tensor:
     """1 - cos where the target is 1, max(0, cos - margin) where it is -1: inputs [N, D] or [D], target [N] or 0-d."""
@@ -74,6 +75,7 @@ def cosine_embedding_loss(input1: Tensor, input2: Tensor, target: Tensor, margin
     return reduced(alike + apart, reduction)
 
 
+@raising
 def triplet_margin_loss(anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2,
                         eps: float = 1e-6, swap: bool = False, reduction: str = "mean") -> Tensor:
     """max(0, d(anchor, positive) - d(anchor, negative) + margin), where d is :func:`pairwise_distance`.

@@ -12,6 +12,7 @@ from gradcore._distributions import gumbel_softmax
 from gradcore._random import Generator, default_generator
 from gradcore.arguments import warn
 from gradcore.dtypes import join
+from gradcore.engine.autocast import raising
 from gradcore.engine.modes import is_grad_enabled
 from gradcore.engine.operands import number
 from gradcore.engine.sites import need_values
@@ -102,13 +103,12 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
 
 def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
     """exp(x) / sum(exp(x)) along ``dim``. ``_stacklevel`` has no effect."""
-    return normalizers.softmax(input if dtype is None else input.to(dtype=dtype), dim=implied_dim("softmax", input, dim))
+    return functional.softmax(input, implied_dim("softmax", input, dim), dtype)
 
 
 def log_softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
     """The logarithm of the softmax over ``dim``, in ``dtype`` if given; without ``dim``, as PyTorch chooses it."""
-    return normalizers.log_softmax(input if dtype is None else input.to(dtype=dtype),
-                                   dim=implied_dim("log_softmax", input, dim))
+    return functional.log_softmax(input, implied_dim("log_softmax", input, dim), dtype)
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False,
@@ -279,6 +279,7 @@ def _soft_cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None, re
     return functional.sum(loss) / loss.spec.numel
 
 
+@raising
 def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, ignore_index: int = -100,
              reduction: str = "mean") -> Tensor:
     """-input[target] for log-probabilities [N, C, d...] and classes [N, d...]; see :func:`cross_entropy`.
@@ -295,6 +296,7 @@ def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, ignore
     return -functional.sum(loss) / (functional.sum(norm) if reduction == "mean" else 1)
 
 
+@raising
 def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean", weight: Tensor | None = None) -> Tensor:
     """(input - target)^2: mean, sum or elementwise, in the dtype that both promote to.
 
