@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,7 @@ class Shipment:
     left: tuple[tuple[int, Operand | None], ...]
     #: A leaf, and whether it must have a gradient when a run begins.
     presence: tuple[tuple[int, bool], ...]
-    #: A class of :mod:`gradcore.optim`, and the options of the groups that are updated.
+    #: A class of :mod:`gradcore.optim`, and the options of the groups that are updated; an operand is one that is a tensor.
     optimizers: tuple[tuple[str, tuple[dict[str, Any], ...]], ...]
     #: Optimizer, group and leaves of each of the program's updates.
     updates: tuple[tuple[int, int, tuple[int, ...]], ...]
@@ -101,7 +101,7 @@ def _described(s: Shipment, sums: dict[str, int]) -> dict[str, Any]:
                      [*map(operand, i.outputs)], list(i.writes), operand(i.workspace), tags.tag(i.tag), i.node]
                     for i in p.instructions]
     kinds = {number: name for name, number in _RECORDS.items()}
-    optimizers = [[kind, [[[k, encode(v)] for k, v in group.items()] for group in groups]] for kind, groups in s.optimizers]
+    optimizers = [[kind, [[[k, operand(v)] for k, v in group.items()] for group in groups]] for kind, groups in s.optimizers]
     buffers = [[b.kind, b.nbytes, tags.tag(b.tag), b.first, b.last] for b in p.buffers]
     return {
         "version": VERSION, "device": p.device, "sites": tags.lines, "tags": tags.rows, "buffers": buffers,
@@ -189,11 +189,14 @@ class _Reader:
             None if workspace is None else self.operand(workspace, where),
             self.tags[whole(tag, where, len(self.tags))], whole(node, where))
 
-    def pairs(self, x: Any, where: str) -> tuple[tuple[str, Any], ...]:
+    def option(self, x: Any, where: str) -> Any:
+        return self.operand(x, where) if isinstance(x, dict) and "at" in x else decode(x, where)
+
+    def pairs(self, x: Any, where: str, read: Callable[[Any, str], Any] = decode) -> tuple[tuple[str, Any], ...]:
         found = [array(pair, where, 2) for pair in array(x, where)]
         if len({string(name, where) for name, _ in found}) != len(found):
             raise fail(where, "each name once", [name for name, _ in found])
-        return tuple([(name, decode(value, where)) for name, value in found])
+        return tuple([(name, read(value, where)) for name, value in found])
 
     def shipment(self, entries: dict[str, Entry]) -> tuple[Shipment, dict[str, int]]:
         parts = self.parts
@@ -264,4 +267,4 @@ class _Reader:
         kind, groups = array(x, "optimizers", 2)
         if kind not in optim.__all__ or kind in ("Optimizer", "lr_scheduler"):
             raise fail("optimizers", "a class of gradcore.optim", kind)
-        return kind, tuple([dict(self.pairs(group, "optimizers")) for group in array(groups, "optimizers")])
+        return kind, tuple([dict(self.pairs(group, "optimizers", self.option)) for group in array(groups, "optimizers")])

@@ -18,6 +18,7 @@ from gradcore.engine.modes import no_grad
 from gradcore.engine.state import scoped
 from gradcore.engine.value import Value, value_over
 from gradcore.errors import ProgramError, SpecError, TraceError
+from gradcore.optim.lr_scheduler.base import rate_of, set_rate
 from gradcore.program.planning.plan import Plan, plan
 from gradcore.program.program import Operand, Program, options_of
 from gradcore.program.replaying.arena import ALIGNED, moved, shift
@@ -76,7 +77,9 @@ class LoadedProgram:
             leaves.append(leaf)
             self.state[name] = leaf
         slots = [leaf.edge[0] for leaf in leaves]
-        optimizers = [_optimizer(kind, groups) for kind, groups in shipment.optimizers]
+        optimizers = [_optimizer(kind, [{n: value_over(storages[v.buffer], v.spec) if isinstance(v, Operand) else v
+                                         for n, v in group.items()} for group in groups])
+                      for kind, groups in shipment.optimizers]
         updates: list[tuple[Callable[[], Any], dict[str, Any], list[Any]]] = []
         for (at, group, params), update in zip(shipment.updates, program.updates, strict=True):
             optimizer = optimizers[at]
@@ -119,7 +122,7 @@ class LoadedProgram:
         """The rate of the first group; setting it sets that of all. Raises AttributeError if the program has no optimizer."""
         if not self.param_groups:
             raise AttributeError("this program updates no parameters: it has no learning rate")
-        return float(self.param_groups[0]["lr"])
+        return rate_of(self.param_groups[0])
 
     @learning_rate.setter
     def learning_rate(self, value: float) -> None:
@@ -128,7 +131,7 @@ class LoadedProgram:
         if not value >= 0:
             raise ValueError(f"Invalid learning rate: {value}")
         for group in self.param_groups:
-            group["lr"] = float(value)
+            set_rate(group, float(value))
 
     def __call__(self, *inputs: Any) -> Any:
         """As :meth:`run`, but returns a single output itself, and several as a tuple."""
@@ -200,6 +203,9 @@ class LoadedProgram:
             # Whether there is a momentum decides which op makes the update; its value is the op's argument, as the rate is.
             other_op = optimizer._optim_decisive(group) != optimizer._optim_decisive(traced)
             for name, value in traced.items():
+                if group.get(name) is not value and (isinstance(value, Value) or isinstance(group.get(name), Value)):
+                    raise TraceError(f"{name!r} of param_groups[{k}] is {group.get(name)!r}, and was {value!r}: the program "
+                                     f"reads {'that tensor, so write to it' if isinstance(value, Value) else 'a number'}")
                 if group.get(name) != value and (name not in optimizer._optim_free or (other_op and name != "lr")):
                     raise TraceError(f"{name!r} of param_groups[{k}] is {group.get(name)!r}, but {value!r} is part of the "
                                      "program: trace the function again with the new value")
@@ -295,5 +301,10 @@ def _check_ends(s: Shipment) -> None:
         if g is not None and (g.spec.shape != leaf.shape or g.spec.dtype != leaf.dtype
                               or not fits(g.spec, buffers[g.buffer].nbytes)):
             raise ProgramError(f"the gradient of {s.leaves[k][0][:80]!r} is {g.spec}, but the leaf is {leaf}")
+    for _, groups in s.optimizers:
+        for name, x in chain.from_iterable(group.items() for group in groups):
+            if isinstance(x, Operand) and (buffers[x.buffer].kind != "captured" or x.spec.numel != 1
+                                           or not fits(x.spec, buffers[x.buffer].nbytes)):
+                raise ProgramError(f"the option {name[:80]!r}, {x.spec}, is not one number in a captured buffer")
     if not all(params for _, _, params in s.updates):
         raise ProgramError("an update has no parameters")

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from gradcore import optim
+from gradcore._tensor import Tensor
 from gradcore.devices.storage import Storage
 from gradcore.engine.node import Leaf
 from gradcore.engine.value import Value
@@ -49,8 +50,22 @@ def shown_spec(storage: Storage) -> TensorSpec:
 
 def current(program: Program, trace: Trace) -> Program:
     """The program with the present options and counts of its optimizers."""
-    return replace(program, updates=tuple(Update.of(o, group, {n: o.state[params[0]][n] for n in o._optim_numbers})
-                                          for at, group, params in trace.updates for o in [at()]))
+    return replace(program, updates=tuple(
+        Update.of(o, _plain(group, trace), {n: o.state[params[0]][n] for n in o._optim_numbers})
+        for at, group, params in trace.updates for o in [at()]))
+
+
+def _plain(group: dict[str, Any], trace: Trace) -> dict[str, Any]:
+    """The options of an optimizer's group. One that is a tensor, as a learning rate may be, is an operand if the program reads
+    it, else its number."""
+    buffers = {id(storage): b for b, storage in trace.storages.items()}
+
+    def plain(x: Any) -> Any:
+        if not isinstance(x, Tensor):
+            return x
+        return Operand(buffers[id(x.storage)], x.spec) if id(x.storage) in buffers else x.item()
+
+    return {name: plain(x) for name, x in options_of(group).items()}
 
 
 def _shipment(trace: Trace, names: dict[int, str], leaf_names: dict[Leaf, str]) -> Shipment:
@@ -74,7 +89,7 @@ def _shipment(trace: Trace, names: dict[int, str], leaf_names: dict[Leaf, str]) 
         tuple((b, leaves[leaf]) for b, leaf in trace.slots.items()),
         tuple((leaves[leaf], x) for leaf, x in trace.left if leaf in leaves),
         tuple((leaves[leaf], wanted) for leaf, wanted in trace.presence.items() if leaf in leaves),
-        tuple((type(o).__name__, tuple(map(options_of, groups.values()))) for o, groups in optimizers.values()),
+        tuple((type(o).__name__, tuple(_plain(g, trace) for g in groups.values())) for o, groups in optimizers.values()),
         tuple(updates), tuple(trace.script))
 
 
@@ -139,7 +154,8 @@ def tensor_names(trace: Trace, guards: Sequence[Asking]) -> tuple[dict[int, str]
             leaf_names[leaf] = free(leaf.path or known.get(id(trace.storages[b]), "parameter"), taken)
             if shown_spec(trace.storages[b]) is leaf.spec:
                 names.setdefault(b, leaf_names[leaf])
-    for optimizer, _, params in trace.updates:
+    for optimizer, group, params in trace.updates:
+        known = {id(value.storage): key for key, value in group.items() if isinstance(value, Value)} | known
         state = optimizer().state
         for p in params:
             for key, value in state[p].items():

@@ -99,6 +99,8 @@ class _Check:
             raise ProgramError(f"{where}: {len(i.operands)} operands in groups of {i.counts} do not match the inputs "
                                f"{op.inputs}")
         specs: list[Any] = []
+        listed = [k in op.lists for k, n in enumerate(i.counts) for _ in range(n)]
+        #: Among the operands that are in no list: an update's numbers, of which some may be tensors.
         position = 0
         for k, x in enumerate(i.operands):
             if isinstance(x, Operand):
@@ -109,10 +111,11 @@ class _Check:
                     found = self.numbers[x.update]
                     if x.position != position or position >= len(found):
                         raise ProgramError(f"{where}, operand {k}: update {x.update} has {len(found)} numbers, in order")
-                    value, position = found[position], position + 1
+                    value = found[position]
                 if type(value) not in _PLAIN:
                     raise ProgramError(f"{where}, operand {k}: a number is bool, int or float, but got {type(value).__name__}")
                 specs.append(type(value))
+            position += not listed[k]
         attrs = dict(i.attrs)
         try:
             if i.op in _GRADIENTS:
