@@ -154,7 +154,10 @@ class scoped:
 
 
 class within_step:
-    """A context of the phase ``forward``, and of the threads that begin meanwhile. To end it twice is to end it once."""
+    """A context of the phase ``forward``, and of the threads that begin meanwhile. To end it twice is to end it once.
+
+    Another thread may end it, as one that closes a generator does.
+    """
 
     _before: Where | None = None
 
@@ -162,15 +165,15 @@ class within_step:
         global _steps
         state = local.state
         scope = where(state.scope.plain._replace(phase="forward"))
+        self._state = state
         _steps += 1
         self._before, state.scope = state.scope, scope
 
     def __exit__(self, *exc: object) -> None:
         global _steps
-        state = local.state
         if self._before is not None:
             _steps -= 1
-            state.scope, self._before = self._before, None
+            self._state.scope, self._before = self._before, None
 
 
 def mark(what: str, label: str, on: Iterable[Device] | None = None) -> None:

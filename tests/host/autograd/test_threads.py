@@ -16,6 +16,7 @@ import pytest
 import gradcore
 from gradcore import _step as step_module
 from gradcore import nn
+from gradcore.engine.state import local
 from gradcore.program.tracing import recorder, tracing
 from gradcore.program.watching.newness import is_new
 
@@ -167,3 +168,22 @@ def test_a_thread_that_begins_within_a_step_is_a_part_of_its_forward() -> None:
         elsewhere()
     elsewhere()
     assert phases == ["setup", "forward", "setup"]
+
+
+@pytest.mark.parametrize("level", ["events", "stacks"])
+def test_a_step_in_a_generator_that_another_thread_closes_ends_for_the_thread_that_began_it(level: str) -> None:
+    def steps() -> Iterator[None]:
+        with gradcore.step(level=level):
+            yield
+
+    begun, before = steps(), (local.state.scope, local.state.site)
+    next(begun)
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(lambda: local.state).result()
+        scope = other.scope
+        pool.submit(begun.close).result()  # type: ignore[attr-defined]
+        assert other.scope is scope
+    assert (local.state.scope, local.state.site) == before
+    with gradcore.step() as step:
+        gradcore.ones(3)
+    assert step.report.peak.phase == "forward"
