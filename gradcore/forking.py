@@ -39,6 +39,11 @@ def brief() -> Lock:
     return lock
 
 
+def held() -> set[Any]:
+    """The brief locks that this thread holds."""
+    return {lock for lock in list(_brief) if lock._is_owned()}
+
+
 def long() -> Lock:
     """A lock that is held while ops run: a fork does not wait, and the child finds it free, for its holder is not there."""
     lock = Lock()

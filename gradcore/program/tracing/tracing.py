@@ -14,6 +14,7 @@ from gradcore.engine.node import Leaf, leaf_of
 from gradcore.engine.state import local, scoped
 from gradcore.errors import TraceError
 from gradcore.events import ALLOC, LAUNCH, VIEW
+from gradcore.forking import held
 from gradcore.nn.parameter import is_lazy
 from gradcore.program.guarding.guards import Asking, Attribute, Guard, TensorGuard, identical
 from gradcore.program.guarding.library_guards import (
@@ -59,7 +60,7 @@ class Noting:
         raise NotImplementedError
 
     def __enter__(self) -> Self:
-        self._open = each(self._contexts())
+        self._open, self._locks = each(self._contexts()), held()
         # A statement, which no interrupt leaves half done: else the thread would compile nothing any more.
         busy.depth += 1
         try:
@@ -74,6 +75,10 @@ class Noting:
             self._open.__exit__(None, None, None)
         finally:
             busy.depth -= 1
+            # A profiler, as the watcher is, may be interrupted where a block is about to give its lock back.
+            for lock in held() - self._locks:
+                while lock._is_owned():
+                    lock.release()
 
 
 class Tracing(Noting):

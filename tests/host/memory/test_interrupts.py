@@ -22,6 +22,7 @@ from gradcore.program.calls import compiled
 from gradcore.program.graphs import again
 from gradcore.program.replaying.arena import Part
 from gradcore.program.tracing.recorder import Recorder, busy
+from gradcore.program.watching.watch import Watcher
 from tests.conftest import raises
 from tests.meta.test_interrupts import Interrupt, at_every_moment
 
@@ -284,3 +285,28 @@ def test_what_an_interrupt_leaves_half_made_goes_silently(kind: type) -> None:
     # An error in a finalizer is a warning, and so fails the test.
     made = object.__new__(kind)
     del made
+
+
+@pytest.mark.parametrize("moment", range(3))
+def test_a_trace_that_is_interrupted_as_a_lock_is_given_back_leaves_it_free(
+        moment: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watcher's profiler is called then, and the handler within it."""
+    lock, saw, x = gradcore.device("cpu").ledger.lock, Watcher._saw, gradcore.ones(2)
+    seen: list[Any] = []
+
+    def interrupted(self: Any, frame: Any, event: str, arg: Any) -> None:
+        if event == "c_call" and getattr(arg, "__self__", None) is lock and arg.__name__ == "__exit__":
+            seen.append(event)
+            if len(seen) > moment:
+                raise Interrupt
+        saw(self, frame, event, arg)
+
+    monkeypatch.setattr(Watcher, "_saw", interrupted)
+    live = gradcore.memory_allocated()
+    with raises(Interrupt, ""):
+        gradcore.compile(lambda x: (x * 2).exp() + 1)(x)
+    assert not lock._is_owned()
+    monkeypatch.undo()
+    gc.collect()
+    assert gradcore.memory_allocated() == live
+    assert gradcore.compile(lambda x: x * 2)(x).tolist() == [2, 2]
