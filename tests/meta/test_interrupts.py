@@ -12,7 +12,7 @@ import pytest
 
 from gradcore import folds
 from gradcore.events import ALLOC, FREE, MARK, UNTAGGED, Raw, typed
-from gradcore.memory.arena import set_aside
+from gradcore.memory.arena import close_ranges, open_ranges, range_of, set_aside
 from gradcore.memory.ledger import Ledger
 from gradcore.memory.mending import mend
 from gradcore.memory.nesting import OfThread
@@ -273,6 +273,32 @@ def test_an_arena_that_is_interrupted_as_it_begins_is_given_back(logged: bool) -
     for _ in at_every_moment(run):
         assert [*ledger.live.values()] == [first] and ledger.allocated == 512 and not ledger.arenas
         check(memory)
+
+
+@pytest.mark.parametrize("logged", [False, True], ids=["no log", "a log"])
+def test_a_range_that_is_interrupted_as_it_goes_is_in_no_books(logged: bool) -> None:
+    """The next log would begin with it as live."""
+    memory = stack()
+    ledger, stream = memory.ledger, Stream(0)
+    whole = ledger.allocate(MiB, stream)
+    set_aside(ledger, whole)
+    ranges = [range_of(ledger, whole, 512 * k, 500, 512, UNTAGGED) for k in range(3)]
+    log = ledger.begin_log() if logged else None
+
+    def run() -> None:
+        open_ranges(ledger, ranges)
+        for block in ranges:
+            block.let_go(ledger.release)
+        with ledger.lock:
+            ledger.drain()
+
+    for _ in at_every_moment(run):
+        close_ranges(ledger, ranges)
+        assert not ledger.ranges and ledger.requested == ledger.allocated == 0
+    if logged:
+        ledger.end_log(log)
+    ranges.clear()
+    ledger.release(whole)
 
 
 def test_a_block_that_is_passed_on_has_one_owner_at_any_moment() -> None:
