@@ -62,7 +62,7 @@ class Device:
         #: Streams besides the default one that ops have run on.
         self.worked: set[Stream] = set()
         self._copies: Stream | None = None
-        # By priority: the streams created, and how many were asked for.
+        # By priority: the streams created, and how many were asked for since there are all of them.
         self._pools: dict[int, tuple[list[Stream], Iterator[int]]] = {}
         self.driver = stack.driver
         self.kernels = kernels
@@ -100,10 +100,10 @@ class Device:
         """One of :data:`POOL` streams of a priority, in turn."""
         with _making:
             pool, numbers = self._pools.setdefault(priority, ([], itertools.count()))
-            number = next(numbers) % POOL
-            if number == len(pool):
-                pool.append(self.make_stream(priority))
-            return pool[number]
+            if len(pool) == POOL:
+                return pool[next(numbers) % POOL]
+            pool.append(self.make_stream(priority))
+            return pool[-1]
 
     @property
     def copies(self) -> Stream:

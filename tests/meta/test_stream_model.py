@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gradcore.devices.device import Device
+from gradcore.devices.device import POOL, Device
 from gradcore.errors import OutOfMemory
 from gradcore.events import UNTAGGED
 from gradcore.memory.driver import CudaDriver, CudaSource
@@ -227,3 +227,14 @@ def test_the_current_stream_joins_those_that_ops_ran_on() -> None:
     while card.queues[0]:
         card.run(1)
     assert card.wrong == [] and card.calls["eventRecord"] == 1 and not card.queues[idle.handle]
+
+
+def test_streams_are_given_out_in_turn_also_after_one_that_could_not_be_created(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, _ = made()
+    first = device.next_stream(0)
+    with monkeypatch.context() as patch:
+        patch.setattr(device.driver, "create_stream", lambda priority: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            device.next_stream(0)
+    given = [first, *(device.next_stream(0) for _ in range(2 * POOL - 1))]
+    assert given[:POOL] == given[POOL:] and len(set(given)) == POOL and device.next_stream(-1) not in given
