@@ -193,19 +193,17 @@ def logsumexp(input: Tensor, dim: Dim, keepdim: bool = False) -> Tensor:
 
 def softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
     """exp(input) / sum(exp(input)) along ``dim``."""
-    return _normalized(normalizers.softmax, input, dim, dtype)
+    if dtype is None:
+        return normalizers.softmax(input, dim=dim_of(dim, input))
+    # Under autocast the op runs in float32.
+    return normalizers.softmax(input.to(dtype), dim=dim_of(dim, input)).to(dtype)
 
 
 def log_softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
     """The logarithm of the softmax along ``dim``."""
-    return _normalized(normalizers.log_softmax, input, dim, dtype)
-
-
-def _normalized(op: Any, input: Tensor, dim: int, dtype: Any) -> Tensor:
     if dtype is None:
-        return op(input, dim=dim_of(dim, input))
-    # Under autocast the op runs in float32.
-    return op(input.to(dtype), dim=dim_of(dim, input)).to(dtype)
+        return normalizers.log_softmax(input, dim=dim_of(dim, input))
+    return normalizers.log_softmax(input.to(dtype), dim=dim_of(dim, input)).to(dtype)
 
 
 # -- matrix products ---------------------------------------------------------------------------------------------------

@@ -103,12 +103,14 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
 
 def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
     """exp(x) / sum(exp(x)) along ``dim``. ``_stacklevel`` has no effect."""
-    return functional.softmax(input, implied_dim("softmax", input, dim), dtype)
+    d = implied_dim("softmax", input, dim)
+    return normalizers.softmax(input, dim=d) if dtype is None else functional.softmax(input, d, dtype)
 
 
 def log_softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
     """The logarithm of the softmax over ``dim``, in ``dtype`` if given; without ``dim``, as PyTorch chooses it."""
-    return functional.log_softmax(input, implied_dim("log_softmax", input, dim), dtype)
+    d = implied_dim("log_softmax", input, dim)
+    return normalizers.log_softmax(input, dim=d) if dtype is None else functional.log_softmax(input, d, dtype)
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False,
