@@ -89,21 +89,22 @@ cross_entropy(const T* logits, const I* target, const T* weight, T* losses, T* o
         const T* x = logits + row * classes;
         Part<T, N> part;
         Peak<A> peak;
-        A w = row < rows ? weight_of<A>(label, weight, classes, ignored) : (A)0;
-        // Before the team writes slopes, which may be over the logits. A NaN marks an invalid label.
-        A hot = team.rank || w == 0 || w != w ? (A)0 : (A)x[label];
-        if (Slopes && team.lanes > 1) __syncwarp();
         if (row < rows) peak = peak_of(x, classes, 1, team, room, part);
-        // After the first loads, which have no need to wait for it.
+        // After the first loads, which have no need to wait for it, or for the label.
         if (counts) over = whole_of<A>(target, weight, rows, classes, ignored);
         if (row >= rows) continue;
+        A w = weight_of<A>(label, weight, classes, ignored);
         if (!team.rank) {
-            // 0 times an infinite loss must not spoil the sum.
-            A own = w == 0 ? (A)0 : w != w ? w : w * (log(peak.whole()) + (peak.top - hot));
+            // A NaN weight marks an invalid label, which must not be read at; 0 times an infinite loss must not spoil the sum.
+            A own = w == 0 ? (A)0 : w != w ? w : w * (log(peak.whole()) + (peak.top - (A)x[label]));
             if (!out) losses[row] = (T)own;
             kept[0][threadIdx.x] += (double)own, kept[1][threadIdx.x] += (double)w;
         }
-        if (Slopes) slopes_of(x, part, peak, label, ignored, mean ? w / over : w, slopes + row * classes, classes, team);
+        if (!Slopes) continue;
+        // The team writes slopes, which may be over the logits, after its first thread has read at the label.
+        if (team.lanes > 32) __syncthreads();
+        else if (team.lanes > 1) __syncwarp();
+        slopes_of(x, part, peak, label, ignored, mean ? w / over : w, slopes + row * classes, classes, team);
     }
     if (!out) return;
     double loss = block_sum(kept[0][threadIdx.x]), total = block_sum(kept[1][threadIdx.x]);
@@ -149,11 +150,28 @@ cross_entropy_grad(const T* dy, const T* logits, const I* target, const T* weigh
 // At most 256 blocks, each with a part of the sum; `divisor` is 1 for a sum.
 template <typename T>
 __global__ void mse_loss(const T* x, const T* target, double* parts, T* out, i64 n, double divisor, Shared* shared) {
+    constexpr int N = 16 / sizeof(T), MANY = 4;
+    typedef Pack<T, N> P;
+    const P *left = (const P*)x, *right = (const P*)target;
+    i64 whole = ((u64)x | (u64)target) & 15 ? 0 : n / N, threads = (i64)gridDim.x * 256;
+    i64 own = (i64)blockIdx.x * 256 + threadIdx.x;
     double total = 0;
-    EACH(i, n) {
-        WIDE(T) d = (WIDE(T))x[i] - (WIDE(T))target[i];
+    auto take = [&](T one, T other) {
+        WIDE(T) d = (WIDE(T))one - (WIDE(T))other;
         total += (double)(d * d);
+    };
+    // There are few blocks, so that a thread has several accesses under way.
+    for (i64 first = own; first < whole; first += MANY * threads) {
+        P xs[MANY], targets[MANY];
+#pragma unroll
+        for (int j = 0; j < MANY; ++j)
+            if (first + j * threads < whole) xs[j] = left[first + j * threads], targets[j] = right[first + j * threads];
+#pragma unroll
+        for (int j = 0; j < MANY * N; ++j)
+            if (first + j / N * threads < whole) take(xs[j / N].of[j % N], targets[j / N].of[j % N]);
     }
+#pragma unroll 4
+    for (i64 i = whole * N + own; i < n; i += threads) take(x[i], target[i]);
     total = block_sum(total);
     if (gridDim.x > 1) {
         if (!threadIdx.x) parts[blockIdx.x] = total;

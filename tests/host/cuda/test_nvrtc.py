@@ -147,3 +147,19 @@ def test_a_negative_number_as_a_byte_wraps_around():
     """Conversion to an unsigned type saturates on a GPU, and -1 would be 0 there that is 255 on a CPU."""
     code = Nvrtc(library_path()).ptx(source_of("elementwise"), "map<Copy, float, 16, unsigned char, const float*>")
     assert "cvt.rzi" in code and not re.search(r"cvt\.rzi\.\S*u32\.f32", code)
+
+
+def test_a_sum_of_squared_errors_has_several_accesses_under_way():
+    """It has few blocks, and memory is busy only if each thread waits for several accesses at once."""
+    for dtype in ("float", "half", "bfloat", "double"):
+        code = Nvrtc(library_path()).ptx(source_of("loss"), f"mse_loss<{dtype}>")
+        loads = [found.start() for found in re.finditer(r"ld\.global\S*v[24]", code)]
+        assert len(loads) >= 8 and loads[7] < re.search(r"\s(sub|mul|fma|add)\S*\.f(32|64)", code).start(), dtype
+
+
+@pytest.mark.parametrize("slopes", ["false", "true"])
+def test_a_row_of_logits_is_not_read_behind_its_label(slopes):
+    """What the label decides, a weight and a logit, is read after the row has been: the row need not wait for the label."""
+    code = Nvrtc(library_path()).ptx(source_of("loss"), f"cross_entropy<float, long long, 4, {slopes}>")
+    rest = re.split(r"ld\.global\.\S*64 ", code, maxsplit=1)[1]
+    assert rest.index("ld.global.v4") < rest.index("ld.global.f32")
