@@ -8,9 +8,11 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from tests.card.card import Card
 from tests.card.hooks import install
@@ -99,6 +101,7 @@ class Session:
             if place is not None and argument.size and not self.card.holds(place, argument.itemsize):
                 # At least the first element of a CuPy array must be in device memory.
                 self.card.fault(f"{instance}: {place:#x} lies outside any allocation")
+            self._asked_for(instance, _addresses(family, argument))
             held.append(ctypes.create_string_buffer(found, len(found)))
         if (family, instance) not in self._calls:
             with self._lock:
@@ -108,12 +111,20 @@ class Session:
         def run(held: Any = held) -> None:
             with self._lock:
                 call = self._calls.get((family, instance)) or self._compiled(family, instance)
+                if family == "mailbox":
+                    self._asked_for(instance, _copied(*map(int, given)))
                 with self._as_on_a_gpu():
                     done = call(blocks, threads, False, pointers)
             if not done:
                 self.card.fault(f"{instance}: threads wait where others never come")
 
         return run
+
+    def _asked_for(self, instance: str, places: Iterable[int]) -> None:
+        """Note a fault for each address outside the device's memory: here a kernel can access it."""
+        for place in places:
+            if not self.card.holds(place, 1):
+                self.card.fault(f"{instance}: {place:#x}, in an argument, lies outside any allocation")
 
     def _compiled(self, family: str, instance: str) -> Any:
         """The function of a kernel, with those of all that were launched since the last time: together they compile faster."""
@@ -141,6 +152,29 @@ class Session:
             print(f"On the card: {sum(self.card.calls.values()):,} calls of the runtime and the driver; kernels that are not "
                   f"ours: {', '.join(self.others) or 'none'}", *[f"fault: {what}" for what in self.card.faults], sep="\n",
                   file=sys.stderr, flush=True)
+
+
+def _addresses(family: str, argument: Any) -> list[int]:
+    """The addresses in an argument that is no array, but for 0: words without a sign in a structure, or alone where a kernel is
+    given no others of these."""
+    if not isinstance(argument, (np.ndarray, np.generic)):
+        return []
+    fields = argument.dtype.fields or {}
+    words = [argument[name] for name, (kind, *_) in fields.items() if kind.base == np.uint64]
+    if argument.dtype == np.uint64 and family in ("product", "optim"):
+        words.append(argument)
+    return [int(word) for some in words for word in np.ravel(some) if word]
+
+
+def _copied(box: int, room: int, slots: int, first: int, last: int, ends: int, turn: int) -> Iterator[int]:
+    """The first and the last byte of each copy that ``kernels/mailbox.cu`` is about to make, but for those of numbers, which it
+    reads from its slot in pinned memory."""
+    slot = box + 256 + ctypes.c_uint64.from_address(turn).value % slots * room
+    words = (ctypes.c_uint64 * (3 * last)).from_address(slot)
+    for target, source, nbytes in zip(words[3 * first::3], words[3 * first + 1::3], words[3 * first + 2::3], strict=True):
+        for start in (target, source) if nbytes else ():
+            if not slot <= start < slot + room:
+                yield from (start, start + nbytes - 1)
 
 
 #: This process's session, if it has a simulated GPU.
