@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed: pip install -e '.[nodriver]'")
 
+from gradcore.devices.gpu.kernels.losses import cross_entropy_with_slopes
 from tests.conftest import raises
 from tests.host.cuda.cuda_rows import Both, accesses
 from tests.host.cuda.emulator import Copy, Emulator
@@ -191,3 +192,20 @@ def test_no_kernel_races(tmp_path):
         both = Both(emulator, orders=(True,))
         for row, dtype in rows:
             assert row.op in both.run(row, dtype, max(row.tolerance / 1e-5, 1))
+
+
+@pytest.mark.parametrize("falling", [False, True])
+@pytest.mark.parametrize(("rows", "classes"), [(37, 10), (37, 40), (5, 1500)], ids=["a thread", "a warp", "a block"])
+def test_a_loss_that_writes_its_gradient_over_its_scores_does_not_race(tmp_path, rows, classes, falling):
+    """A row's own score is read by one thread of the team that writes its slopes."""
+    emulator = Emulator(tmp_path, watch="races")
+    emulator.falling = falling
+    with emulator.in_place():
+        for _ in range(2):
+            scores, labels = (Copy(a) for a in (np.ones((rows, classes), np.float32), np.arange(rows) % classes))
+            one, out, workspace = (Copy(np.zeros(n, np.float32)).cupy() for n in ((), (), 64))
+            cross_entropy_with_slopes(one, scores.cupy(), labels.cupy(), None, scores.cupy(), workspace, out, reduction="mean",
+                                      ignore_index=-100)
+            if not emulator.libraries:
+                emulator.compile()
+    np.testing.assert_allclose(scores.array, (1 / classes - np.eye(classes)[labels.array]) / rows, rtol=1e-5)
