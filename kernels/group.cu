@@ -107,7 +107,7 @@ template <typename T, bool FRESH, int N>
 __device__ __forceinline__ void sum_row(T* x, const T* values, WIDE(T)* parts, i64 part, const i64* goal, const i64* from,
                                         int count, i64 rows) {
     typedef Pack<T, N> P;
-    constexpr int AHEAD = 8;
+    constexpr int AHEAD = FRESH || N <= 4 ? 8 : 4;  // more would leave room for one block
     bool begun = goal[-1] == goal[0];
     Totals<WIDE(T), N> total;
     total.clear();

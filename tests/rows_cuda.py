@@ -215,7 +215,7 @@ add("add_at_", floats(9, 300), ints(2500, high=9), floats(2500, 300), dim=0)
 # Parts of sums are wider than the elements.
 add("add_at_", bytes_(300, given=(1,) * 300), ints(9000, high=300), bytes_(9000, given=(7,) * 9000), dim=0)
 # Sorted, in rows of whole accesses and of others.
-for count, high, tail in ((17_000, 3, 36), (16_000, 290, 132), (15_500, 300, 66)):
+for count, high, tail in ((17_000, 3, 40), (16_000, 290, 132), (15_500, 300, 66)):
     add("embedding_grad", floats(count, tail), ints(count, high=high), shape=(300, tail), padding=2)
     add("add_at_", floats(300, tail), ints(count, high=high), floats(count, tail), dim=0)
 add("take_grad", floats(2, 500, 600, 1), ints(500, 600, low=-250, high=250), shape=(2, 250, 1), dim=1)
@@ -311,7 +311,7 @@ _FIRST = [*{row.op: row for row in reversed(ROWS) if any(o.kind == "float" for o
             and "dtype" not in row.attrs and not row.declared.view and row.op not in DECOMPOSED | _RECURRENT}.values()]
 _NARROW_SIZES = frozenset((
     "sum mean var softmax layer_norm layer_norm_grad rms_norm rms_norm_grad group_norm group_norm_grad batch_norm "
-    "batch_norm_grad cross_entropy cross_entropy_grad cat embedding_grad "
+    "batch_norm_grad cross_entropy cross_entropy_grad cat embedding_grad add_at_ "
     "conv2d conv2d_input_grad conv2d_weight_grad attention attention_grad windows_grad").split())
 BFLOAT = [*_FIRST, *[row for row in (*SIZES, *SINGLE) if row.op in _NARROW_SIZES], *rows_recurrent.NARROW]
 #: Ops that also run in float16, by the same templates.
