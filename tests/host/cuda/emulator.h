@@ -150,17 +150,21 @@ static void live() {
 // a GPU does not define what they exchange.
 static bool release(unsigned first, unsigned last, State at) {
     bool found = false;
+    unsigned leads = first;
     for (unsigned i = first; i < last; ++i) {
         if (states[i] == DONE) continue;
         if (states[i] != at) return false;
         found = true;
     }
-    for (unsigned i = first, leads = first; found && i < last; ++i) {
+    for (unsigned i = first; found && i < last; ++i) {
         if (states[i] != at) continue;
         states[i] = READY;
         apart |= leads / 32 == i / 32 && states[leads] == READY && places[leads] != places[i];
         leads = i;
     }
+    // What a thread that has ended, or is not there, has in an exchange is not defined on a GPU: here it is NaN, or -1.
+    for (unsigned i = first; found && at == AT_WARP && i < first + 32; ++i)
+        if (i >= last || states[i] == DONE) slots[turns[leads]][i] = ~(uint64_t)0;
     if (found && at == AT_BLOCK) watch_barrier();
     if (found && at == AT_WARP && ordering[first / 32]) ordering[first / 32] = false, watch_sync(first / 32);
     return found;
@@ -274,7 +278,7 @@ T __shfl_xor_sync(unsigned mask, T v, int other) { return __shfl_sync(mask, v, (
 static unsigned __ballot_sync(unsigned, int vote) {
     uint64_t* room = emulator::exchange((uint64_t)(vote != 0));
     unsigned found = 0;
-    for (unsigned i = 0; i < 32; ++i) found |= (unsigned)room[(threadIdx.x & ~31u) + i] << i;
+    for (unsigned i = 0; i < 32; ++i) found |= (unsigned)(room[(threadIdx.x & ~31u) + i] == 1) << i;
     return found;
 }
 

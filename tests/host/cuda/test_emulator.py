@@ -50,6 +50,13 @@ extern "C" __global__ void met(int* out, int apart) {
     if (v < 0 || threadIdx.x > 47) return;
     out[threadIdx.x] = sum_of_warp(v);
 }
+extern "C" __global__ void ended(int* out, int by) {
+    int lane = threadIdx.x & 31, votes = 0;
+    for (int k = 0; k < 2; ++k) votes += __popc(__ballot_sync(0xffffffffu, 1));
+    if (lane > 19) return;
+    votes = __popc(__ballot_sync(0xffffffffu, 1));
+    out[threadIdx.x] = votes + __shfl_xor_sync(0xffffffffu, lane, by);
+}
 struct alignas(16) Four { float of[4]; };
 extern "C" __global__ void packed(const Four* x, Four* out) { out[threadIdx.x] = x[threadIdx.x]; }
 extern "C" __global__ void product(const float* x, const float* y, float* out) {
@@ -66,7 +73,7 @@ extern "C" __global__ void summed(const int* x, int* out) {
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory):
     emulator = Emulator(tmp_path_factory.mktemp("planted"))
-    emulator.wanted["planted"] = {"shift", "reversed", "parted", "met", "product", "summed", "packed"}
+    emulator.wanted["planted"] = {"shift", "reversed", "parted", "met", "ended", "product", "summed", "packed"}
     emulator.libraries["planted"] = emulator._compile("planted", PLANTED)
     return emulator
 
@@ -125,6 +132,16 @@ def test_threads_that_exchange_by_different_calls_fail(planted):
     planted.launch("planted", "met", 1, 64, (out.cupy(), np.int32(0)))
     with pytest.raises(AssertionError, match="or meet by other calls"):
         planted.launch("planted", "met", 1, 64, (out.cupy(), np.int32(1)))
+
+
+@pytest.mark.parametrize("by", [3, 16])
+def test_what_a_thread_that_has_ended_exchanges_is_no_number(planted, by):
+    """It has no vote either; nor have the threads that the block's last warp lacks."""
+    out = arrays(48)[1]
+    planted.launch("planted", "ended", 1, 48, (out.cupy(), np.int32(by)))
+    for first, there in ((0, 20), (32, 16)):
+        other = np.arange(there) ^ by
+        np.testing.assert_array_equal(out.array[first:first + there], there + np.where(other < there, other, -1))
 
 
 def test_a_warp_folds_its_own_lanes(planted):
