@@ -52,8 +52,8 @@ extern "C" __global__ void bring(u64 box, i64 room, i64 slots, i64 first, i64 la
             const Copies c = copies[k];
             u64 bits = c.target | c.source | c.nbytes;
             if (c.source - (u64)slot < (u64)room) {
-                // Numbers, in the slot itself.
-                if (!blockIdx.x)
+                // Numbers, in the slot itself: for the last block, since the bus takes longer than the other copies.
+                if (blockIdx.x == gridDim.x - 1)
                     for (u64 i = threadIdx.x; i < c.nbytes / 8; i += blockDim.x)
                         ((u64*)c.target)[i] = ((const volatile u64*)c.source)[i];
             } else if (!(bits & 15)) copy_words<Pack<u64, 2>>(c);

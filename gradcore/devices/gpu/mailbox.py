@@ -45,7 +45,8 @@ class Mailbox:
         numbers = [] if table is None else [(table.address, table.nbytes)]
         self._brought = len(into) + len(numbers)
         self._out = out
-        self._blocks = [_blocks_for([*into, *numbers]), _blocks_for(out)]
+        # Numbers come over the bus, meanwhile other blocks make the copies.
+        self._blocks = [max(_blocks_for([*into, *numbers]), 2 if into and numbers else 1), _blocks_for(out)]
         head = round_up((self._brought + len(out)) * _COPY)
         self._room = head + sum(nbytes for _, nbytes in numbers)
         self._storage = get_device("pinned").allocate(_HEAD + SLOTS * self._room, tag)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -91,6 +93,19 @@ def test_every_byte_is_copied_whatever_its_alignment(bed, nbytes, beyond):
         expected[:nbytes] = random[k * 16 + beyond:][:nbytes]
         expected[300_032 + beyond:][:nbytes] = random[k * 16 + 300_000:][:nbytes]
         np.testing.assert_array_equal(target.cpu().numpy(), expected)
+
+
+def test_numbers_come_over_the_bus_while_another_block_copies(bed):
+    source, target = gradcore.tensor(np.arange(64.0), **on), gradcore.zeros(128, **on)
+    turn = gradcore.tensor(np.zeros(gpu_mailbox.TURN, np.uint8), **on)
+    home, numbers = target.storage.block.address, np.arange(100.0, 116.0)
+    table = SimpleNamespace(address=home + 256, nbytes=128, computed=lambda: memoryview(numbers).cast("B"))
+    box = gpu_mailbox.Mailbox(bed.device, [(home, 256)], [], table, turn.storage.block.address, 0)
+    box.post([source.storage.block.address])
+    box.bring_alone()
+    found = target.cpu().numpy().view(np.uint8)
+    assert bytes(found[:256]) == source.cpu().numpy().tobytes()[:256] and bytes(found[256:384]) == numbers.tobytes()
+    assert box._blocks[0] == 2 and not found[384:].any()
 
 
 def test_results_count_as_if_they_were_allocated_after_the_run(bed):
