@@ -119,11 +119,20 @@ cross_entropy(const T* logits, const I* target, const T* weight, T* losses, T* o
     if (!threadIdx.x) *out = (T)(mean ? loss / total : loss);
 }
 
-// One block: the total weight, for the mean's gradient.
+// The total weight, for the mean's gradient: one block, or without weights several, whose counts are exact in any order.
 template <typename T, typename I>
-__global__ void whole_weight(const I* target, const T* weight, WIDE(T)* out, i64 rows, int classes, i64 ignored) {
-    WIDE(T) total = whole_of<WIDE(T)>(target, weight, rows, classes, ignored);
-    if (!threadIdx.x) *out = total;
+__global__ void whole_weight(const I* target, const T* weight, WIDE(T)* out, i64 rows, int classes, i64 ignored, Shared* shared) {
+    // Whole accesses.
+    i64 each = ((rows + gridDim.x - 1) / gridDim.x + 15) / 16 * 16, first = each * blockIdx.x;
+    i64 count = first >= rows ? 0 : rows - first < each ? rows - first : each;
+    double total = (double)whole_of<WIDE(T)>(target + first, weight, count, classes, ignored);
+    if (gridDim.x > 1) {
+        double* sums = (double*)shared->parts;
+        if (!threadIdx.x) sums[blockIdx.x] = total;
+        if (!last_of(shared->arrivals, 0, (int)gridDim.x)) return;
+        total = block_sum(threadIdx.x < gridDim.x ? sums[threadIdx.x] : 0.0);
+    }
+    if (!threadIdx.x) *out = (WIDE(T))total;
 }
 
 // The gradient of the rows alone, for a mean divided by `whole` or the total that each block computes. With `each`, every row has

@@ -37,6 +37,7 @@ CASES: dict[str, tuple[tuple[int, int], dict[str, Any], dict[str, int]]] = {
     "several blocks of threads": ((3000, 8), {"reduction": "sum"}, ONE),
     "rows in turn": ((9, 2000), {}, ONE),
     "many rows": ((4200, 34), {"ignored": 100, "weighted": True}, {**ONE, "whole_weight": 1}),
+    "many rows, counted": ((4200, 34), {"ignored": 100}, {**ONE, "whole_weight": 1}),
     "many rows' sum": ((4200, 34), {"reduction": "sum"}, ONE), "two classes": ((5000, 2), {}, ONE)}
 
 

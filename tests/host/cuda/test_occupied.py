@@ -75,3 +75,12 @@ def test_narrow_rows_share_a_warp(width, most):
         workspace = () if op == "sum" else (None,)
         (_, blocks), = launches(op, nowhere(1 << 20, width), nowhere(*result), *workspace, **more)
         assert blocks <= most
+
+
+def test_labels_are_counted_by_many_blocks():
+    """One alone would take longer than the gradient itself, if there are few classes."""
+    rows = 1 << 17
+    given = nowhere(), nowhere(rows, 64), nowhere(rows, dtype=np.int64), None
+    found = dict(launches("cross_entropy_grad", *given, nowhere(rows, 64), nowhere(64, dtype=np.uint8), reduction="mean",
+                          ignore_index=-100))
+    assert found["whole_weight<float, long long>"] == 32

@@ -20,6 +20,8 @@ _MEETING = 512
 #: The most labels that all blocks together may read, if each computes the whole weight itself: 16 MB from the L2 cache, which
 #: takes as long as a launch. Beyond that a launch of its own computes it once.
 _COUNTED = 1 << 21
+#: The labels that a block of that launch counts, 32 KB: a thread has all its loads under way at once.
+_LABELS = 4096
 
 
 def _lanes(classes: int) -> int:
@@ -50,8 +52,10 @@ def _whole(blocks: int, logits: Any, target: Any, weight: Any, workspace: Any, r
     if reduction != "mean" or blocks * rows <= _COUNTED:
         return None
     (whole,) = split_workspace(workspace, (1, wide(logits.dtype)))
-    gl.run_blocks("loss", "whole_weight", (logits.dtype, target.dtype), 1, target, weight, whole, np.int64(rows),
-                  np.int32(classes), np.int64(ignore_index))
+    # Weights are added up in one order, labels are counted in any.
+    blocks = min(-(-rows // _LABELS), gl.BLOCK) if weight is None else 1
+    gl.run_blocks("loss", "whole_weight", (logits.dtype, target.dtype), blocks, target, weight, whole, np.int64(rows),
+                  np.int32(classes), np.int64(ignore_index), _shared(blocks))
     return whole
 
 
