@@ -115,8 +115,8 @@ ROWS += [
         smooth=False),
     Row("logaddexp", "large", (floats(3, given=(1000, -1000, 3)), floats(3, given=(1000, 0, -1000))),
         torch=torch_function("logaddexp"), smooth=False),
-    *[Row(n, "scalar", args, torch=BINARY[n][0]) for n in ("xlogy", "xlog1py")
-      for args in ((floats(2, 3), 0.7), (0.7, floats(2, 3, low=0.3)), (0.0, floats(2, 3, low=0.3)))],
+    *[Row(n, variant, args, torch=BINARY[n][0]) for n in ("xlogy", "xlog1py") for variant, args in (
+        ("scalar", (floats(2, 3), 0.7)), ("of scalar", (0.7, floats(2, 3, low=0.3))), ("of 0", (0.0, floats(2, 3, low=0.3))))],
     *[Row(n, "int", (ints(4), ints(4, low=1)), torch=BINARY[n][0]) for n in ("xlogy", "xlog1py")],
     *[Row(n, "edges", (floats(6, given=(0, 0, 0, 2, -1, 0)), floats(6, given=(edge - 1, math.inf, 3, edge, edge, 0.5))),
           torch=BINARY[n][0], smooth=False) for n, edge in (("xlogy", 0), ("xlog1py", -1))],
