@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ from gradcore.units import count_of
 
 #: The most rows of the table of live buffers at the peak.
 _ROWS = 12
+#: The most columns of a text in a run's file.
+_TEXT = 80
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,11 +83,10 @@ def _with_events(found: Run) -> list[int]:
 
 
 def _about(path: Path, found: Run) -> str:
-    about = ", ".join(f"{k} {v}" for k, v in found.about.items() if isinstance(v, (str, int)))
+    about = _named(found.about)
     lines = [f"{path}: {about}" if about else str(path)]
     if found.about:
-        figures = ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in (found.result or {}).items()
-                            if isinstance(v, (str, int, float)))
+        figures = _named(found.result or {})
         ended = "not finished" if found.result is None else f"ended with {figures}" if figures else "ended"
         there = [*map(str, _with_events(found))]
         events = (f"the events of step{'s' * (len(there) > 1)} {', '.join(there)}" if there else
@@ -95,6 +97,13 @@ def _about(path: Path, found: Run) -> str:
     if growth is not None:
         lines += [has_grown(growth) + ("." if number is None else f"; at the end of step {number}:"), *why_grown(growth)]
     return "\n".join(lines)
+
+
+def _named(values: Mapping[str, Any]) -> str:
+    """Figures and short texts by name, on one line. Of a longer text, such as a sample of what a model writes, the beginning."""
+    said = ((k, f"{v:.4g}" if isinstance(v, float) else " ".join(str(v).split()))
+            for k, v in values.items() if isinstance(v, (str, int, float)))
+    return ", ".join(f"{k} {text if len(text) <= _TEXT else text[:_TEXT - 3] + '...'}" for k, text in said)
 
 
 def _growth(found: Run) -> tuple[Growth | None, int | None]:

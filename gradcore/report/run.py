@@ -306,6 +306,8 @@ def _parse(text: bytes) -> Any:
 
     try:
         return json.loads(text, parse_constant=refuse)
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"no JSON ({error})") from error
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 

@@ -188,7 +188,8 @@ def test_growth_that_only_the_last_step_tells_is_said(capsys: Any, tmp_path: Pat
 
 
 @pytest.mark.parametrize(("text", "words"), [
-    (None, "no run (*.jsonl) in the folder"), ("x", "neither a run, nor a recording, nor a step report"),
+    (None, "no run (*.jsonl) in the folder"),
+    ("x", "neither a run, nor a recording, nor a step report: no JSON (Expecting value: line 1 column 1 (char 0))"),
     ("", "neither a run, nor a recording, nor a step report: it is empty")])
 def test_what_cannot_be_shown_is_one_line(capsys: Any, tmp_path: Path, text: str | None, words: str) -> None:
     path = tmp_path if text is None else tmp_path / "x.jsonl"

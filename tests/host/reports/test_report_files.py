@@ -204,7 +204,7 @@ def test_a_page_and_an_export_may_be_written_again(ended: gradcore.step, tmp_pat
 def test_a_run_of_ones_own_ends_where_its_block_ends(tmp_path: Path, ended: gradcore.step, capsys: Any) -> None:
     def told(name: str, result: dict[str, Any] | None = None, error: bool = False) -> str:
         try:
-            with RunWriter(tmp_path / name, {"model": "mine"}) as file:
+            with RunWriter(tmp_path / name, {"model": "mine", "lr": 0.05, "why": "two\nlines", "sizes": [1]}) as file:
                 file.add(StepFigures.of(1, 1.0, ended.report), ended)
                 if error:
                     raise KeyError
@@ -213,11 +213,15 @@ def test_a_run_of_ones_own_ends_where_its_block_ends(tmp_path: Path, ended: grad
         except KeyError:
             pass
         assert main(["report", str(tmp_path / name)]) == 0
-        return capsys.readouterr().out.splitlines()[1].partition(";")[0]
+        about, figures, *_ = capsys.readouterr().out.splitlines()
+        assert about == f"{tmp_path / name}: model mine, lr 0.05, why two lines"
+        return figures.partition(";")[0]
 
     assert told("plain.jsonl") == "1 step, ended"
     assert told("failed.jsonl", error=True) == "1 step, not finished"
     figures = {"accuracy": 0.974321, "epochs": 3, "kept": [1]}
     assert told("figures.jsonl", figures) == "1 step, ended with accuracy 0.9743, epochs 3"
+    sample = {"sample": "The \nfirst   line\n\n" + "and another " * 20, "seconds": 2.0}
+    assert told("sample.jsonl", sample) == (f"1 step, ended with sample The first line{' and another' * 5} an..., seconds 2")
     with raises(FileExistsError, "a run is written to a new file: choose another name", "plain.jsonl"):
         RunWriter(tmp_path / "plain.jsonl", {})
