@@ -293,7 +293,9 @@ def table(group: str, changes: Iterable[Change], rows: int = _ROWS) -> list[str]
                          alike([(c.name, (c.before, c.after)) for c in listed], rows)),
                         key=lambda c: (-abs(c.change), c.name))
     lines = [f"By {group}:" if listed else f"By {group}: no change"]
-    lines += [f"  {c.change:>+15,}  {c.name or '(root)':22}  {c.before:,} -> {c.after:,}" for c in listed[:rows]]
+    shown = [(f"{c.change:+,}", c.name or "(root)", f"{c.before:,}", f"{c.after:,}") for c in listed[:rows]]
+    name, before, after = (max([least, *(len(row[column]) for row in shown)]) for column, least in ((1, 22), (2, 0), (3, 0)))
+    lines += [f"  {change:>15}  {who:{name}}  {was:>{before}} -> {now:>{after}}" for change, who, was, now in shown]
     if len(listed) > rows:
         lines.append(f"  {sum(c.change for c in listed[rows:]):>+15,}  in {len(listed) - rows} more")
     return lines

@@ -19,7 +19,7 @@ from gradcore.cli.main import main
 from gradcore.events import Mark
 from gradcore.grouping import BY
 from gradcore.report import Recording, build_report, compare
-from gradcore.report.diff import Owners, allowance, owners_of
+from gradcore.report.diff import Owners, allowance, owners_of, table
 from gradcore.report.diff_page import diff_page
 from gradcore.report.run import RunWriter, StepFigures
 from gradcore.report.step import PoolFigures
@@ -172,7 +172,7 @@ Peak: 8.00 KiB before, 10.0 KiB after: +2,048 bytes, +25.00%
 
 By layer:
            +4,096  head                    6,144 -> 10,240
-           -2,048  (root)                  2,048 -> 0
+           -2,048  (root)                  2,048 ->      0
 
 By op:
            +2,048  exp                     0 -> 2,048"""
@@ -191,6 +191,14 @@ By op:
     nothing = compare(Owners(0, {"op": {}}), Owners(0, {"op": {}}))
     assert str(nothing) == "Peak: 0 B before, 0 B after: +0 bytes\n\nBy op: no change"
     assert "<section><h2>By op</h2><p>No change.</p></section>" in diff_page(nothing, "", "")
+
+
+def test_the_figures_of_a_table_are_below_each_other() -> None:
+    long = "models/network.py:12 in Network.forward"
+    changes = compare(Owners(512, {"line": {long: 512}}), Owners(1_024_000, {"line": {"a.py:1 in f": 1_024_000}})).by["line"]
+    assert table("line", changes)[1:] == [
+        f"       +1,024,000  a.py:1 in f{' ' * 28}    0 -> 1,024,000",
+        f"             -512  {long}  512 ->         0"]
 
 
 def test_a_table_shows_twelve_changes_and_the_sum_of_the_rest() -> None:
