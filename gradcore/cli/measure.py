@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 from rich.console import Console
@@ -42,17 +43,22 @@ def run(options: argparse.Namespace) -> None:
                           "rows": [row(r) for r in reports], "line": fit(reports)}))
     else:
         _print_tables(console, options.model, device, chosen, reports)
-        top, width = max(r.peak.allocated for r in reports), max(min(console.width - 24, 60), 10)
+        top, size = max(r.peak.allocated for r in reports), max(9, *(len(f"{n:,}") for n in options.batch_sizes))
+        width = max(min(console.width - size - 15, 60), 10)
         for report in reports:
-            size = report.peak.allocated
-            console.print(f"{report.batch_size:>9,}  {format_bytes(size):>10}  {bar(size / top, width)}", soft_wrap=True)
+            nbytes = report.peak.allocated
+            console.print(f"{report.batch_size:>{size},}  {format_bytes(nbytes):>10}  {bar(nbytes / top, width)}",
+                          soft_wrap=True)
         console.print()
-        for report in reports:
-            console.print(f"batch {report.batch_size:,}: the peak is reached by {reached_by(report.peak)}", soft_wrap=True)
+        for reached, alike in groupby(reports, key=lambda report: reached_by(report.peak)):
+            batches = ", ".join(f"{report.batch_size:,}" for report in alike)
+            console.print(f"batch {batches}: the peak is reached by {reached}", soft_wrap=True)
         line = fit(reports)
         if line is not None:
-            console.print(f"allocated is about {line['fixed']:,} bytes plus {line['per_sample']:,.1f} per sample, within "
-                          f"{line['largest_error']:,} bytes of each of these", soft_wrap=True)
+            sizes = f"{line['fixed']:,} bytes plus {line['per_sample']:,.1f}".removesuffix(".0") + " per sample"
+            error = line["largest_error"]
+            console.print(f"allocated is about {sizes}, within {error:,} bytes of each of these" if error else
+                          f"allocated is {sizes}", soft_wrap=True)
 
 
 def fit(reports: Sequence[StepReport]) -> dict[str, Any] | None:

@@ -100,7 +100,7 @@ def _about(path: Path, found: Run) -> str:
 
 
 def _named(values: Mapping[str, Any]) -> str:
-    """Figures and short texts by name, on one line. Of a longer text, such as a sample of what a model writes, the beginning."""
+    """Figures and texts by name, on one line: of a long text, such as a sample of what a model writes, the beginning."""
     said = ((k, f"{v:.4g}" if isinstance(v, float) else " ".join(str(v).split()))
             for k, v in values.items() if isinstance(v, (str, int, float)))
     return ", ".join(f"{k} {text if len(text) <= _TEXT else text[:_TEXT - 3] + '...'}" for k, text in said)

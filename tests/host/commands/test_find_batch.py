@@ -221,6 +221,23 @@ def test_measure_fits_a_line(capsys):
     assert "per sample, within " in out
     _, out, _ = run(capsys, "measure", "mlp", "--batch-sizes", "64", "--device", "meta")
     assert "per sample, within" not in out
+    _, out, _ = run(capsys, "measure", "mlp", "--batch-sizes", "16,32,64", "--device", "meta")
+    assert out.splitlines()[-1] == "allocated is 382,464 bytes plus 256 per sample"
+
+
+def test_measure_says_once_what_reaches_the_peak_of_batches_in_a_row(capsys):
+    _, out, _ = run(capsys, "measure", "mlp", "--batch-sizes", "16,64,1000000", "--device", "meta")
+    small, large, _ = out.partition("\n\n")[2].splitlines()[-3:]
+    assert small.startswith("batch 16, 64: the peak is reached by sgd_ in layer (root), phase optimizer, ")
+    assert large.startswith("batch 1,000,000: the peak is reached by linear_grad in layer layers.2, phase backward, ")
+
+
+def test_the_bars_of_measure_begin_below_each_other(capsys):
+    for batches in ((1, 64), (1, 100_000_000)):
+        _, out, _ = run(capsys, "measure", "mlp", "--batch-sizes", ",".join(map(str, batches)), "--device", "meta")
+        sizes = [line[:line.index("iB") + 2] for line in out.splitlines() if "iB" in line]
+        assert [size.split()[0] for size in sizes] == [f"{batch:,}" for batch in batches]
+        assert len({*map(len, sizes)}) == 1
 
 
 #: A model whose blocks find their places only after some steps.
