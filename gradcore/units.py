@@ -67,6 +67,11 @@ def format_seconds(seconds: float) -> str:
     return f"{seconds * 1e3:.2f} ms" if seconds < 0.999995 else f"{seconds:,.2f} s"
 
 
+def format_loss(loss: float) -> str:
+    """``2.2868``; of very small and large ones as many digits: ``1.234e-05``."""
+    return f"{loss:.3e}" if 0 < abs(loss) < 1e-3 or abs(loss) >= 1e5 else f"{loss:.4f}"
+
+
 def format_bytes(nbytes: float) -> str:
     """``nbytes`` in powers of 1024, with at most four digits: ``1.50 KiB``."""
     size = float(nbytes)

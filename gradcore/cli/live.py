@@ -15,7 +15,7 @@ from gradcore._step import step
 from gradcore.cli.common import in_color
 from gradcore.report.blocks import block_plot
 from gradcore.report.run import StepFigures
-from gradcore.units import format_bytes
+from gradcore.units import format_bytes, format_loss
 
 #: Seconds between two updates: drawing takes about as long as a small step.
 INTERVAL = 0.15
@@ -57,7 +57,7 @@ class LiveView:
         width = max(20, min(self._live.console.width - 16, 100))
         title = Text(f"step {line.step}/{self._steps}  peak {format_bytes(line.allocated)}  kept for backward "
                      f"{format_bytes(line.kept or 0)}  live at the end {format_bytes(line.live)}", style="bold")
-        loss = Text(f"{f'loss {self._losses[-1]:.4f}':>11} {sparkline(self._losses, width)}\n")
+        loss = Text(f"{f'loss {format_loss(self._losses[-1])}':>11} {sparkline(self._losses, width)}\n")
         return Group(title, block_plot(done.recording, width=width, height=8, color=in_color(self._live.console)), loss)
 
     def __enter__(self) -> LiveView:

@@ -67,7 +67,7 @@ def parser() -> argparse.ArgumentParser:
         epilog="Begin with\n  gradcore train                        which writes a run's file, and\n"
                "  gradcore report --html report.html    which shows it.\ngradcore COMMAND --help says more.",
         formatter_class=argparse.RawDescriptionHelpFormatter)
-    top.add_argument("--version", action="version", version=f"gradcore {__version__}")
+    top.add_argument("-V", "--version", action="version", version=f"gradcore {__version__}")
     commands = top.add_subparsers(dest="command", title="commands", metavar="COMMAND", parser_class=_Command)
     for name, module, about, description in _COMMANDS:
         one = commands.add_parser(name, help=about, description=description, formatter_class=_Paragraphs)

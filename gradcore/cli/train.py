@@ -28,7 +28,7 @@ from gradcore.cli.steps import train_step
 from gradcore.models.tasks import ImageTask, Task
 from gradcore.report.run import RunWriter, StepFigures, finite
 from gradcore.report.step import StepReport
-from gradcore.units import count_of, format_bytes
+from gradcore.units import count_of, format_bytes, format_loss
 
 #: Epochs of a run without ``--steps``.
 EPOCHS = 20
@@ -110,7 +110,7 @@ def run(options: argparse.Namespace) -> None:
             error.add_note(f"the run so far is in {file.path}")
         raise
     first, *rest = result.lines
-    console.print(f"\n{first} after {count_of(steps, 'step')} in {seconds:.1f} s\n", soft_wrap=True)
+    console.print(f"\nAfter {count_of(steps, 'step')} in {seconds:.1f} s: {first}\n", soft_wrap=True)
     for line in rest:
         console.print(line, soft_wrap=True)
     console.print(f"Step {top_step} had the highest peak:\n", soft_wrap=True)
@@ -191,6 +191,6 @@ def _train(console: Console, options: argparse.Namespace, device: Any, workload:
                 view.update(line, step)
             elif not options.quiet:
                 progress.console.print(str(line), soft_wrap=True)
-            progress.update(task, advance=1, description=f"loss {loss:.4f}  peak {format_bytes(line.allocated)}")
+            progress.update(task, advance=1, description=f"loss {format_loss(loss)}  peak {format_bytes(line.allocated)}")
     assert top is not None
     return lines, top

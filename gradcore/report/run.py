@@ -22,7 +22,7 @@ from gradcore.report.plain import read
 from gradcore.report.recording import Recording
 from gradcore.report.snapshot import load_snapshot, looks_like_snapshot
 from gradcore.report.step import StepReport, load_report
-from gradcore.units import count_of
+from gradcore.units import count_of, format_loss
 
 #: Version of the file's lines.
 RUN_VERSION = 1
@@ -54,7 +54,7 @@ class StepFigures:
                            returned, report.phases[-1].requested if report.phases else 0, report.seconds)
 
     def __str__(self) -> str:
-        loss = "" if self.loss is None else f"loss {self.loss:7.4f}  "
+        loss = "" if self.loss is None else f"loss {format_loss(self.loss):>7}  "
         kept = "" if self.kept is None else f"  kept {self.kept:,} freed {self.returned:,}"
         return (f"step {self.step:4}  {loss}peak requested {self.requested:,} allocated {self.allocated:,} reserved "
                 f"{self.reserved:,}{kept}")

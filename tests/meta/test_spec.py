@@ -22,7 +22,7 @@ from gradcore.spec import (
     resolve_shape,
     view_strides,
 )
-from gradcore.units import format_bytes, format_seconds, parse_bytes
+from gradcore.units import format_bytes, format_loss, format_seconds, parse_bytes
 from tests.conftest import raises, torch_or_skip
 
 F32 = np.dtype(np.float32)
@@ -169,6 +169,13 @@ def test_sizes_are_written(nbytes: int, text: str) -> None:
     (0.00039, "0.39 ms"), (0.99999, "999.99 ms"), (0.999996, "1.00 s"), (1.5, "1.50 s"), (1234.5, "1,234.50 s")])
 def test_times_are_written(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text
+
+
+@pytest.mark.parametrize(("loss", "text"), [
+    (2.28681, "2.2868"), (0.0, "0.0000"), (-0.001, "-0.0010"), (0.00012345, "1.234e-04"), (99_999.0, "99999.0000"),
+    (1.1923e24, "1.192e+24"), (float("nan"), "nan")])
+def test_losses_are_written(loss: float, text: str) -> None:
+    assert format_loss(loss) == text
 
 
 def test_a_layout_in_which_two_elements_share_an_address_overlaps() -> None:

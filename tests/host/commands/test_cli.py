@@ -220,6 +220,8 @@ def test_without_a_command_there_is_a_choice(capsys):
     said = capsys.readouterr().err
     assert all(command in said for command in ("train", "measure", "report", "diff", "export", "find-batch", "collect-env"))
     assert "Begin with\n  gradcore train" in said
+    # Each with what it does beside it.
+    assert "\n    train        train a network" in said and "\n    find-batch   the largest" in said
 
 
 @pytest.mark.parametrize(("argv", "word"), [(["train", "mlp"], "mlp"), (["train", "--modl", "mlp"], "--modl mlp"),
