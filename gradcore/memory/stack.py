@@ -21,6 +21,7 @@ from gradcore.memory.pool import Pool
 from gradcore.memory.resource import Block, Driver, MemoryResource, Source
 from gradcore.memory.streams import StreamOrder
 from gradcore.reading import layer_in, network_names, short_path
+from gradcore.units import format_bytes
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,11 @@ def explain_live(ledger: Ledger, named: bool = True) -> list[str]:
     return [f"The {count} largest holders:" if count > 1 else "The largest holder:", *lines]
 
 
+def _size(nbytes: int, unit: str = "") -> str:
+    """``40,000,000 (38.1 MiB)``: of many digits, also what the size of a card is given in."""
+    return f"{nbytes:,}{unit}" + f" ({format_bytes(nbytes)})" * (nbytes >= 100_000)
+
+
 def _said(block: Block, networks: Mapping[Network, str]) -> Buffer:
     tag, role = block.tag, role_of(block.tag, bool(block.keeps))
     where = short_path(str(tag.site))
@@ -88,7 +94,7 @@ def _said(block: Block, networks: Mapping[Network, str]) -> Buffer:
 
 def explain(ledger: Ledger, error: OutOfMemory) -> str:
     """The text of an out-of-memory error: what was asked for, what there is, and who holds it."""
-    limit = "none" if error.limit is None else f"{error.limit:,}"
+    limit = "none" if error.limit is None else _size(error.limit)
     outside = "" if error.outside is None else f", {error.outside:,} in use on the device outside the pool"
     held = in_arenas(ledger)
     arenas = f", {held:,} more in arenas of compiled functions" if held else ""
@@ -98,5 +104,6 @@ def explain(ledger: Ledger, error: OutOfMemory) -> str:
         # The search meets any object of the program, and there may be little memory on the host. The error is what matters.
         live = explain_live(ledger, named=False)
     return "\n".join([
-        f"out of memory: cannot allocate {error.asked:,} bytes for {error.by}; {error.live:,} are live, {error.cached:,} "
-        f"cached (largest free block {error.largest_free:,}){arenas}, limit {limit}{outside}; {error}", *live])
+        f"out of memory: cannot allocate {_size(error.asked, ' bytes')} for {error.by}; {_size(error.live)} are live, "
+        f"{_size(error.cached)} cached (largest free block {error.largest_free:,}){arenas}, limit {limit}{outside}; "
+        f"{error}", *live])

@@ -297,7 +297,8 @@ def test_running_out_names_the_largest_holders() -> None:
     assert error.by == "relu in layer layers.1, forward, train.py:7"
     assert (error.op, error.layer, error.phase, error.file, error.line) == ("relu", "layers.1", "forward", "train.py", 7)
     assert (error.caller_file, error.caller_line) == ("", 0)
-    assert f"cannot allocate {30 * MiB:,} bytes for {caught.value.by}; " in text and f"limit {32 * MiB:,}" in text
+    assert f"cannot allocate {30 * MiB:,} bytes (30.0 MiB) for {error.by}; {12 * MiB + 1536:,} (12.0 MiB) are live, " in text
+    assert f", limit {32 * MiB:,} (32.0 MiB); " in text
     lines = text.splitlines()
     assert lines[1] == "The 2 largest holders:"
     assert f"{12 * MiB:,} bytes  parameter of matmul in layer layers.0, train.py:7" in lines[2]

@@ -272,9 +272,9 @@ def test_out_of_memory_names_the_holders_and_a_smaller_batch_trains_on() -> None
             nn.functional.cross_entropy(model(x), gradcore.zeros(batch, dtype=gradcore.int64)).backward()
 
         step(64)
-        with raises(OutOfMemory, "out of memory: cannot allocate ", " bytes for linear in layer 0, forward, ", " are live, ",
-                    " cached (largest free block ", "limit 25,165,824; a segment of ", "exceed the limit of 25,165,824 bytes",
-                    "The ", " largest holders:",
+        with raises(OutOfMemory, "out of memory: cannot allocate ", " bytes (32.0 MiB) for linear in layer 0, forward, ",
+                    " are live, ", " cached (largest free block ", "limit 25,165,824 (24.0 MiB); a segment of ",
+                    "exceed the limit of 25,165,824 bytes", "The ", " largest holders:",
                     "parameter of empty in layer 0", "test_life.py"):
             step(8192)
         step(64)

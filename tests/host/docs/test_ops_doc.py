@@ -42,10 +42,10 @@ def page() -> str:
 
 Written by tests/host/docs/test_ops_doc.py (with GRADCORE_WRITE_README=1) from the op table and the tests' sample calls.
 
-{len(ops)} ops, of which {sum(bool(o.differentiable) for o in ops.values())} are differentiable. {len(calls)} sample calls of \
-ops are compared with PyTorch in float32,
+{len(ops)} ops, of which {sum(bool(o.differentiable) for o in ops.values())} are differentiable. {len(calls):,} sample calls \
+of ops are compared with PyTorch in float32,
 values and gradients, with contiguous, transposed, sliced, expanded, empty, 0-d and size-1 operands. In float64 their first and
-second gradients are compared with finite differences. {len(forms)} calls of functions, methods and operators, in the forms in
+second gradients are compared with finite differences. {len(forms):,} calls of functions, methods and operators, in the forms in
 which users write them, are compared with PyTorch in float32 and float64, values and gradients.
 
 ## What is slow or missing

@@ -344,13 +344,3 @@ def test_the_page_runs_nothing(capsys: Any, files: Path, tmp_path: Path, small: 
     page = diff_page(nasty, "<b>{{after}}", "&amp;")
     assert "<script" not in page and "&lt;script&gt;alert(1)&lt;/script&gt;{{style}}" in page
     assert "&lt;b&gt;{{after}}" in page and "&amp;amp;" in page
-
-
-def test_layers_that_changed_alike_share_a_line_of_many() -> None:
-    before = {f"h.{k}.{part}": 64 for k in range(8) for part in ("up", "down")}
-    after = {name: 32 if "up" in name else 96 for name in before} | {"h.7.up": 0, "head": 32}
-    diff = compare(Owners(1024, {"layer": before}), Owners(1024, {"layer": after}))
-    assert [line.split() for line in str(diff).splitlines()[3:]] == [
-        ["+256", "h.0-7.down", "512", "->", "768"], ["-224", "h.0-6.up", "448", "->", "224"],
-        ["-64", "h.7.up", "64", "->", "0"], ["+32", "head", "0", "->", "32"]]
-    assert len(diff.by["layer"]) == 17

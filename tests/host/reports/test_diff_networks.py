@@ -1,4 +1,4 @@
-"""Peaks compared by layer, where there are other networks than before: those change the names of all layers."""
+"""Peaks compared by layer: of many, and where there are other networks than before, which change the names of all."""
 
 from __future__ import annotations
 
@@ -55,3 +55,13 @@ def test_thousands_of_networks_files_or_lines_are_compared_in_no_long_time(monke
     sides = [Owners(sum(lines.values()), {"line": lines}) for lines in
              ({f"a.py:{2 * n + moved * (n > 50)} in f": 512 + n % 97 for n in many} for moved in (0, 5))]
     assert not compare(*sides).by["line"]
+
+
+def test_layers_that_changed_alike_share_a_line_of_many() -> None:
+    before = {f"h.{k}.{part}": 64 for k in range(8) for part in ("up", "down")}
+    after = {name: 32 if "up" in name else 96 for name in before} | {"h.7.up": 0, "head": 32}
+    diff = compare(Owners(1024, {"layer": before}), Owners(1024, {"layer": after}))
+    assert [line.split() for line in str(diff).splitlines()[3:]] == [
+        ["+256", "h.0-7.down", "512", "->", "768"], ["-224", "h.0-6.up", "448", "->", "224"],
+        ["-64", "h.7.up", "64", "->", "0"], ["+32", "head", "0", "->", "32"]]
+    assert len(diff.by["layer"]) == 17
