@@ -25,6 +25,10 @@ class Dataset:
     #: Shape of one image, whose product is the number of features.
     image: tuple[int, ...]
 
+    def __repr__(self) -> str:
+        return (f"<data set {self.name}: {len(self.train_x):,} training and {len(self.test_x):,} test samples of "
+                f"{'x'.join(map(str, self.image))}, {self.classes} classes>")
+
     @property
     def features(self) -> int:
         """The numbers of a sample."""

@@ -22,6 +22,10 @@ class Text:
     #: Its origin, in words.
     source: str
 
+    def __repr__(self) -> str:
+        return (f"<text {self.name}: {len(self.train):,} training and {len(self.test):,} test characters of {self.classes} "
+                "kinds>")
+
     @property
     def classes(self) -> int:
         """The number of different characters."""

@@ -13,7 +13,7 @@ from typing import Any
 from gradcore import folds
 from gradcore.grouping import BY, alike, by_owner
 from gradcore.reading import short_path
-from gradcore.report.recording import Recording
+from gradcore.report.recording import Recorded, Recording
 from gradcore.report.step import StepReport
 from gradcore.report.text import short_sums
 from gradcore.units import format_bytes, parse_bytes
@@ -77,6 +77,9 @@ class Diff:
         """By how many bytes the peak has grown."""
         return self.after - self.before
 
+    def __repr__(self) -> str:
+        return f"<difference of two peaks: {format_bytes(self.before)} before, {format_bytes(self.after)} after>"
+
     def to_dict(self) -> dict[str, Any]:
         """The diff as plain data, in bytes."""
         return {**self._plain(), "end": None if self.end is None else self.end._plain()}
@@ -109,6 +112,15 @@ def owners_of(recording: Recording) -> Owners:
                   {group: sums for group, sums in short_sums(report).items() if sums or not report.peak.allocated})
 
 
+def _recording_of(x: Recorded | StepReport) -> Recording:
+    if isinstance(x, StepReport):
+        return Recording(x, ())
+    # Of a step it is made when it is asked for, and not there before the step has ended.
+    if not hasattr(type(x), "recording"):
+        raise TypeError(f"expected steps, recordings or reports to compare, but got {type(x).__name__}")
+    return x.recording
+
+
 def _owners_at_end(recording: Recording) -> Owners | None:
     """The owners of what is live at a step's end, None if not even the bytes are known."""
     records, phases = recording.records, recording.report.phases
@@ -118,9 +130,12 @@ def _owners_at_end(recording: Recording) -> Owners | None:
     return Owners(phases[-1].allocated, {}) if phases else None
 
 
-def compare(before: Recording | StepReport | Owners, after: Recording | StepReport | Owners) -> Diff:
-    """The change of the peak from ``before`` to ``after``, and of what is live at the end, by each grouping known for both."""
-    given = [Recording(x, ()) if isinstance(x, StepReport) else x for x in (before, after)]
+def compare(before: Recorded | StepReport | Owners, after: Recorded | StepReport | Owners) -> Diff:
+    """The change of the peak from ``before`` to ``after``, and of what is live at the end, by each grouping known for both.
+
+    Raises TypeError for what is no step, recording or report.
+    """
+    given = [x if isinstance(x, Owners) else _recording_of(x) for x in (before, after)]
     ends = [None if isinstance(x, Owners) else _owners_at_end(x) for x in given]
     a, b = (x if isinstance(x, Owners) else owners_of(x) for x in given)
     return _compared(a, b, None if ends[0] is None or ends[1] is None else _compared(ends[0], ends[1]))

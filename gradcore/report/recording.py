@@ -5,11 +5,18 @@ from __future__ import annotations
 import os
 import reprlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from gradcore.events import Record
 from gradcore.report.packed import pack, unpack
 from gradcore.report.step import StepReport, load_report
+
+
+class Recorded(Protocol):
+    """An object with a recording, such as a :class:`gradcore.step` that has ended."""
+
+    @property
+    def recording(self) -> Recording: ...
 
 
 @dataclass(frozen=True, repr=False)

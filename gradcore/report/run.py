@@ -15,14 +15,14 @@ from collections.abc import Iterable, Set
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, SupportsFloat
+from typing import Any, SupportsFloat
 
 from gradcore.report.files import naming, replacing
 from gradcore.report.plain import read
-from gradcore.report.recording import Recording
+from gradcore.report.recording import Recorded, Recording
 from gradcore.report.snapshot import load_snapshot, looks_like_snapshot
 from gradcore.report.step import StepReport, load_report
-from gradcore.units import count_of, format_loss
+from gradcore.units import count_of, format_bytes, format_loss
 
 #: Version of the file's lines.
 RUN_VERSION = 1
@@ -60,13 +60,6 @@ class StepFigures:
                 f"{self.reserved:,}{kept}")
 
 
-class Recorded(Protocol):
-    """An object with a recording, such as a :class:`gradcore.step` that has ended."""
-
-    @property
-    def recording(self) -> Recording: ...
-
-
 _COLUMNS = [f.name for f in fields(StepFigures)]
 
 
@@ -81,6 +74,10 @@ class Run:
     result: dict[str, Any] | None = None
     #: False for a step alone that does not say which one it was, and counts as the first.
     numbered: bool = True
+
+    def __repr__(self) -> str:
+        peak = f": peak {format_bytes(max(s.allocated for s in self.steps))} in step {self.peak_step}" if self.steps else ""
+        return f"<run of {count_of(len(self.steps), 'step')}{peak}>"
 
     @staticmethod
     def of_one_step(recording: Recording, step: int | None = None) -> Run:

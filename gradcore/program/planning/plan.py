@@ -15,6 +15,7 @@ from gradcore.program.planning.packing import Slot, alive, lay_out, lower_bound
 from gradcore.program.planning.sharing import Lane, lanes, shared_places
 from gradcore.program.program import Operand, Program
 from gradcore.spec import round_up
+from gradcore.units import count_of
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,9 @@ class Plan:
     shared: dict[int, int]
     apart: int
     lanes: dict[int, Lane] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<plan of {count_of(len(self.offsets), 'buffer')}: arena {self.nbytes:,} bytes, lower bound {self.bound:,}>"
 
     @cached_property
     def wholes(self) -> frozenset[int]:
