@@ -108,11 +108,12 @@ def render(report: StepReport) -> str:
                   f"{report.outside_bytes:,} bytes, not included in these sums."]
     lines += ["", "Largest tensors at the peak:"]
     top = [(t, shown_shape(t.shape, t.count)) for t in report.top if t.allocated]
-    wide, width = (max([14, *map(len, cells)]) for cells in ((shape for _, shape in top), (t.layer for t, _ in top)))
+    ops, shapes, layers = (max([least, *map(len, cells)]) for least, cells in (
+        (18, (t.op for t, _ in top)), (14, (shape for _, shape in top)), (14, (t.layer for t, _ in top))))
     for t, shape in top:
         kept = f"  {'each ' * (t.count > 1)}kept by {count_of(len(t.kept_by), 'node')}" if t.kept_by else ""
-        lines.append(f"  {format_bytes(t.allocated * t.count):>10}  {t.role:15} {t.op:18} {shape:>{wide}} "
-                     f"{t.dtype or '':8} {t.layer or '(root)':{width}} {short_path(t.line)}{kept}")
+        lines.append(f"  {format_bytes(t.allocated * t.count):>10}  {t.role:15} {t.op:{ops}} {shape:>{shapes}} "
+                     f"{t.dtype or '':8} {t.layer or '(root)':{layers}} {short_path(t.line)}{kept}")
         lines += [f"{'':14}called from {short_path(line)}" for line in t.stack[:_CALLERS]]
     lines += ["", "Live at the end of each phase:"]
     phases = [f"  {p.phase:10} {p.allocated:>15,} bytes  after {format_seconds(p.seconds)}" for p in report.phases]

@@ -1,4 +1,4 @@
-"""What a prompt or a notebook shows of data sets, runs, plans and differences: a line, and not all of their numbers."""
+"""What a prompt or a notebook shows of large objects: a line, and not all of their numbers. Tables are as wide as names are."""
 
 from __future__ import annotations
 
@@ -40,3 +40,12 @@ def test_steps_are_compared_as_their_recordings_are() -> None:
     for other in ("runs/a.jsonl", step.report.to_dict(), None):
         with raises(TypeError, f"expected steps, recordings or reports to compare, but got {type(other).__name__}"):
             compare(step, other)  # type: ignore[arg-type]
+
+
+def test_the_largest_tensors_of_ops_with_long_names_are_in_columns() -> None:
+    x = gradcore.ones(2, 3, 16, 16, requires_grad=True)
+    with gradcore.step() as step:
+        gradcore.nn.functional.adaptive_avg_pool2d(x * 2, 8).sum().backward()
+    assert "adaptive_avg_pool2d_grad" in {tensor.op for tensor in step.report.top}
+    rows = str(step.report).partition("Largest tensors at the peak:\n")[2].partition("\n\n")[0].splitlines()
+    assert len({row.index(" (root)") for row in rows}) == 1 < len(rows)
