@@ -28,7 +28,7 @@ from gradcore.cli.steps import train_step
 from gradcore.models.tasks import ImageTask, Task
 from gradcore.report.run import RunWriter, StepFigures, finite
 from gradcore.report.step import StepReport
-from gradcore.units import count_of, format_bytes, format_loss
+from gradcore.units import count_of, format_bytes, format_loss, format_seconds
 
 #: Epochs of a run without ``--steps``.
 EPOCHS = 20
@@ -110,7 +110,7 @@ def run(options: argparse.Namespace) -> None:
             error.add_note(f"the run so far is in {file.path}")
         raise
     first, *rest = result.lines
-    console.print(f"\nAfter {count_of(steps, 'step')} in {seconds:.1f} s: {first}\n", soft_wrap=True)
+    console.print(f"\nAfter {count_of(steps, 'step')} in {format_seconds(seconds)}: {first}\n", soft_wrap=True)
     for line in rest:
         console.print(line, soft_wrap=True)
     console.print(f"Step {top_step} had the highest peak:\n", soft_wrap=True)
@@ -162,7 +162,9 @@ def _train(console: Console, options: argparse.Namespace, device: Any, workload:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     drawn = options.live and console.is_terminal and not console.is_dumb_terminal and options.record != "counts"
     view = LiveView(console, steps) if drawn else None
-    with Progress(*columns, console=console, disable=options.json or drawn) as progress, view or nullcontext():
+    # In a file or a pipe a bar would be one line more, at the end.
+    hidden = options.json or drawn or not console.is_terminal
+    with Progress(*columns, console=console, disable=hidden) as progress, view or nullcontext():
         task = progress.add_task("training", total=steps)
         rates = [group["lr"] for group in optimizer.param_groups]
         for number, batch in enumerate(batches, 1):

@@ -31,8 +31,9 @@ def run(capsys: Any, *argv: object) -> tuple[int, str, str]:
 def test_train_reaches_the_accuracy_and_writes_a_run(capsys, tmp_path):
     status, out, _ = run(capsys, "train", "--out", tmp_path)
     assert status == 0
-    accuracy = re.search(r"test accuracy ([\d.]+)%", out)
+    accuracy = re.search(r"^After 440 steps in [\d.]+ m?s: test accuracy ([\d.]+)%$", out, re.MULTILINE)
     assert accuracy is not None
+    assert "440/440" not in out, "a bar is for terminals"
     assert float(accuracy[1]) >= 97
     lines = re.findall(r"^step +\d+  loss .* peak requested ([\d,]+) allocated ([\d,]+) reserved ([\d,]+)  kept ([\d,]+) "
                        r"freed ([\d,]+)$", out, re.MULTILINE)
