@@ -1,9 +1,10 @@
-"""Reads dataclasses from JSON data, checked against their annotations: damaged data raises ValueError with its place."""
+"""Reads JSON, and dataclasses from it, checked against their annotations: damaged data raises ValueError with its place."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import reprlib
 import types
 import typing
@@ -20,6 +21,19 @@ def read(kind: type[T], data: Any, where: str = "") -> T:
     """
     found: T = _object(kind, data, where or kind.__name__)
     return found
+
+
+def parse(text: bytes) -> Any:
+    """The value of a JSON text, also behind the mark that some editors put there. Raises ValueError for any other text."""
+    def refuse(name: str) -> None:
+        raise ValueError(f"{name} is not valid JSON")
+
+    try:
+        return json.loads(text, parse_constant=refuse)
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"no JSON ({error})") from error
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
 
 
 @functools.cache

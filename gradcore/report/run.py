@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, SupportsFloat
 
 from gradcore.report.files import naming, replacing
-from gradcore.report.plain import read
+from gradcore.report.plain import parse, read
 from gradcore.report.recording import Recorded, Recording
 from gradcore.report.snapshot import load_snapshot, looks_like_snapshot
 from gradcore.report.step import StepReport, load_report
@@ -256,7 +256,7 @@ def load_run(path: str | os.PathLike[str]) -> Run:
     with path.open("rb") as file:
         first = file.readline()
         try:
-            head = _parse(first)
+            head = parse(first)
         except ValueError:
             head = None
         if not isinstance(head, dict) or head.get("kind") != "run":
@@ -271,7 +271,7 @@ def load_run(path: str | os.PathLike[str]) -> Run:
                 # The process was killed while it wrote this line.
                 break
             try:
-                row = _parse(line)
+                row = parse(line)
                 if isinstance(row, list):
                     steps.append(_figures(row))
                 elif row["kind"] == "recording":
@@ -289,24 +289,12 @@ def _one_step(path: Path, text: bytes) -> Run:
     try:
         if not text.strip():
             raise ValueError("it is empty")
-        data = _parse(text)
+        data = parse(text)
         if isinstance(data, dict) and data.get("kind") == "recording":
             return Run.of_one_step(Recording.from_dict(data), _whole(data["step"]) if "step" in data else None)
         return Run.of_one_step(Recording(load_report(data), ()))
     except ValueError as error:
         raise ValueError(f"{path} is neither a run, nor a recording, nor a step report: {error}") from error
-
-
-def _parse(text: bytes) -> Any:
-    def refuse(name: str) -> None:
-        raise ValueError(f"{name} is not valid JSON")
-
-    try:
-        return json.loads(text, parse_constant=refuse)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"no JSON ({error})") from error
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
 
 
 def _figures(row: list[Any]) -> StepFigures:

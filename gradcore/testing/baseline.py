@@ -13,6 +13,7 @@ from typing import Any
 from gradcore.grouping import BY
 from gradcore.report.diff import Owners, compare, summary, table
 from gradcore.report.files import write_whole
+from gradcore.report.plain import parse
 from gradcore.report.plain import read as from_json
 
 VERSION = 1
@@ -23,14 +24,13 @@ WAIT = 20.0
 def read(path: Path) -> dict[str, Owners]:
     """Peaks and their owners by the test's node id. Raises OSError, and ValueError naming the file for any other contents."""
     try:
-        # Some editors put a mark at the beginning of UTF-8.
-        data = json.loads(path.read_text(encoding="utf-8-sig"))
+        data = parse(path.read_bytes())
         if not isinstance(data, dict) or data.get("version") != VERSION:
             raise ValueError(f"expected a file of version {VERSION}")
         if not isinstance(data.get("tests"), dict):
             raise ValueError("expected an object of tests by their node ids as 'tests'")
         return {test: plain(entry) for test, entry in data["tests"].items()}
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ValueError(f"{path} is not a baseline of device memory: {error}") from error
 
 

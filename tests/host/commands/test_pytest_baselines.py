@@ -60,7 +60,7 @@ def test_b(gradcore_device):
 
 
 @pytest.mark.parametrize(("text", "why"), [
-    ("", "Expecting value"), ("[]", "expected a file of version 1"),
+    ("", "no JSON (Expecting value: line 1 column 1 (char 0))"), ("[]", "expected a file of version 1"),
     ('{"version": 2, "tests": {}}', "expected a file of version 1"),
     ('{"version": 1}', "expected an object of tests"), ('{"version": 1, "tests": []}', "expected an object of tests"),
     ('{"version": 1, "tests": {"a": 3}}', "a peak should be an object, but is 3"),
