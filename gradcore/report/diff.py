@@ -92,7 +92,10 @@ class Diff:
     def __str__(self) -> str:
         lines = [summary(self)]
         for group, changes in self.by.items():
-            lines += ["", *table(group, changes)]
+            if changes:
+                lines += ["", *table(group, changes)]
+        if equal := [group for group, changes in self.by.items() if not changes]:
+            lines += ["", f"By {', '.join(equal)}: no change"]
         if self.end is not None:
             lines += ["", summary(self.end, AT_END)]
             for group in ("role", "line"):
