@@ -29,7 +29,7 @@ from gradcore.units import count_of
 #: The most rows of the table of live buffers at the peak.
 _ROWS = 12
 #: The most columns of a text in a run's file.
-_TEXT = 80
+_TEXT = 120
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

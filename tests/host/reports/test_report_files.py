@@ -222,6 +222,7 @@ def test_a_run_of_ones_own_ends_where_its_block_ends(tmp_path: Path, ended: grad
     figures = {"accuracy": 0.974321, "epochs": 3, "kept": [1]}
     assert told("figures.jsonl", figures) == "1 step, ended with accuracy 0.9743, epochs 3"
     sample = {"sample": "The \nfirst   line\n\n" + "and another " * 20, "seconds": 2.0}
-    assert told("sample.jsonl", sample) == (f"1 step, ended with sample The first line{' and another' * 5} an..., seconds 2")
+    began = "The first line" + " and another" * 8 + " and an"
+    assert told("sample.jsonl", sample) == f"1 step, ended with sample {began}..., seconds 2"
     with raises(FileExistsError, "a run is written to a new file: choose another name", "plain.jsonl"):
         RunWriter(tmp_path / "plain.jsonl", {})
