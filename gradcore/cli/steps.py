@@ -14,6 +14,7 @@ from gradcore import models, trees
 from gradcore._step import peaks_of
 from gradcore.cli.common import make_optimizer
 from gradcore.devices.device import get_device
+from gradcore.errors import SpecError
 from gradcore.models.examples import Batch, batch
 from gradcore.report.step import StepReport
 
@@ -34,7 +35,12 @@ def train_step(workload: Any, optimizer: Any, batch: Batch, device: Any,
     batch_size = len(arrays[0]) if batch_size is None else batch_size
     with gradcore.step(batch_size=batch_size, device=device, level=level) as step, device:
         given = [gradcore.tensor(a, device=device) if isinstance(a, np.ndarray) else a for a in arrays]
-        loss = workload.run(trees.filled(batch, given), optimizer)
+        try:
+            loss = workload.run(trees.filled(batch, given), optimizer)
+        except SpecError as error:
+            if "dtype" in str(error) and any(getattr(a, "dtype", None) == np.float64 for a in arrays):
+                error.add_note("the batch has float64, which NumPy makes unless it is told dtype=np.float32")
+            raise
         value = loss.item() if isinstance(loss, gradcore.Tensor) and loss.numel() == 1 and device.type != "meta" else math.nan
     return value, step
 

@@ -289,3 +289,14 @@ def test_the_help_of_a_command_says_what_each_of_its_options_does() -> None:
             assert action.help, (name, action.option_strings)
             # A command's help is about that command.
             assert not any(other in action.help for other in {"find-batch", "diff"} - {name}), (name, action.help)
+
+
+@pytest.mark.parametrize("command", [["measure"], ["find-batch", "--memory", "64MiB"]])
+def test_a_batch_of_numpys_default_dtype(capsys, tmp_path, command):
+    path = tmp_path / "mine.py"
+    path.write_text("import numpy as np\nfrom gradcore import nn\n"
+                    "def build(n):\n    return nn.Linear(3, 2), (np.zeros((n, 3)), np.zeros(n, int))\n")
+    for device in ("cpu", "meta"):
+        status, _, err = run(capsys, *command, path, "--device", device)
+        assert status == 1 and len(err.splitlines()) == 1
+        assert err.endswith("; the batch has float64, which NumPy makes unless it is told dtype=np.float32\n")
