@@ -190,7 +190,7 @@ def test_running_out_of_memory_names_the_network_of_the_op() -> None:
         text = str(error)
     finally:
         gradcore.set_memory_limit(None, "meta")
-    assert "bytes for linear in layer Critic.fc, forward, " in text or "bytes for tanh in layer Critic, forward, " in text
+    assert " for linear in layer Critic.fc, forward, " in text or " for tanh in layer Critic, forward, " in text
 
 
 class Uploading(Critic):
