@@ -64,7 +64,7 @@ class Optimizer(StateHooks):
             self.add_param_group(group)
 
     def add_param_group(self, param_group: Group) -> None:
-        """Add a group; options that it lacks are the optimizer's defaults."""
+        """Add a group, the dict itself; options that it lacks are the optimizer's defaults."""
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
         params = param_group["params"]
@@ -76,8 +76,7 @@ class Optimizer(StateHooks):
         names = [p[0] for p in params if isinstance(p, tuple)]
         if names and len(names) != len(params):
             raise ValueError("all optimizer params should be with/without names. Some param names are missing")
-        named = {"param_names": names} if names else {}
-        has_names = "param_names" in {**named, **param_group}
+        has_names = bool(names) or "param_names" in param_group
         if any(has_names != ("param_names" in group) for group in self.param_groups):
             raise ValueError("all optimizer param groups should be with/without names. cannot add param group "
                              f"{'with' if has_names else 'without'} names to the optimizer")
@@ -91,10 +90,14 @@ class Optimizer(StateHooks):
             if id(p) in seen:
                 raise ValueError("some parameters appear in more than one parameter group, or twice in one")
             seen.add(id(p))
-        group = {**named, **self.defaults, **param_group, "params": params}
-        for name in (name for name, value in group.items() if value is required):
+        options = {**({"param_names": names} if names else {}), **self.defaults}
+        for name in (name for name, value in options.items() if value is required and name not in param_group):
             raise ValueError(f"parameter group didn't specify a value of required optimization parameter {name}")
-        self.param_groups.append(group)
+        # As in PyTorch, the caller's dict is the group: a rate that is set in it later counts.
+        param_group["params"] = params
+        for name, value in options.items():
+            param_group.setdefault(name, value)
+        self.param_groups.append(param_group)
         for p in params:
             if not is_lazy(p) and p.storage.block.tag.role in ("output", "input"):
                 retag(p, role="parameter")
