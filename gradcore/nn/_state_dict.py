@@ -105,7 +105,9 @@ class Stateful:
             # Hooks see the loaded values, and may forgive what is missing.
             loading.run()
             for module, hook in loading.hooks:
-                hook(module, _IncompatibleKeys(missing, unexpected))
+                if hook(module, _IncompatibleKeys(missing, unexpected)) is not None:
+                    raise AssertionError("hooks of register_load_state_dict_post_hook are not expected to return new values: "
+                                         "change the lists of keys in place")
         if strict and unexpected:
             errors.insert(0, f"Unexpected key(s) in state_dict: {_quoted(unexpected)}. ")
         if strict and missing:
@@ -132,6 +134,9 @@ class Stateful:
             if key in state_dict:
                 value = as_value(key, state_dict[key])
                 shape = tuple(value.shape)
+                if shape == (1,) and target.spec.shape == ():
+                    # Files of PyTorch before 0.4 have numbers so, and scripts make counts of batches so.
+                    value, shape = value.reshape(()), ()
                 if shape == target.spec.shape:
                     now.values.append((target, value))
                 else:

@@ -73,6 +73,8 @@ class _NormBase(_Affine, Family, dims=()):
     running_mean: Tensor
     running_var: Tensor
     num_batches_tracked: Tensor
+    #: PyTorch's: since 2, there is ``num_batches_tracked``.
+    _version = 2
     _module_may_be_missing = frozenset(("num_batches_tracked",))
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = True,

@@ -37,9 +37,18 @@ class _WeightNorm(Module):
 def weight_norm(module: Any, name: str = "weight", dim: int | None = 0) -> Any:
     """Parametrize a weight by the norm of each slice of ``dim`` (None: of the whole) and a direction. arXiv:1602.07868.
 
-    Undone by :func:`~gradcore.nn.utils.parametrize.remove_parametrizations`. Raises ValueError if ``name`` is not a parameter.
+    The module loads state dicts of the older :func:`gradcore.nn.utils.weight_norm`, too. Undone by
+    :func:`~gradcore.nn.utils.parametrize.remove_parametrizations`. Raises ValueError if ``name`` is not a parameter.
     """
-    return register_parametrization(module, name, _WeightNorm(dim))
+    def take_older_names(state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+        older = [f"{prefix}{name}_{part}" for part in "gv"]
+        if all(key in state_dict for key in older):
+            for k, key in enumerate(older):
+                state_dict[f"{prefix}parametrizations.{name}.original{k}"] = state_dict.pop(key)
+
+    register_parametrization(module, name, _WeightNorm(dim))
+    module._register_load_state_dict_pre_hook(take_older_names)
+    return module
 
 
 class _SpectralNorm(Module):

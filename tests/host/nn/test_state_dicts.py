@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import pytest
 
 import gradcore
 from gradcore import nn
@@ -75,3 +78,37 @@ def test_what_is_taken_over_is_put_down_to_the_module() -> None:
 def test_values_are_numbers() -> None:
     with raises(TypeError, "state_dict['bias'] must be a tensor or an array of numbers, but got str"):
         nn.Linear(1, 1).load_state_dict({"bias": "ab"})
+
+
+def older_files(library: Any) -> Any:
+    """What modules load from files of older versions and spellings, and which version their own state dicts have."""
+    norm = library.nn.BatchNorm1d(2)
+    state = {**norm.state_dict(), "num_batches_tracked": library.tensor([3])}
+    norm.load_state_dict(state)
+    layer = library.nn.utils.parametrizations.weight_norm(library.nn.Linear(2, 3))
+    nested = library.nn.Sequential(layer)
+    older = {"0.weight_g": library.ones(3, 1), "0.weight_v": library.ones(3, 2) * 2, "0.bias": library.zeros(3)}
+    nested.load_state_dict(older)
+    with pytest.raises(RuntimeError, match=r"parametrizations\.weight\.original1"):
+        nested.load_state_dict({key: older[key] for key in ("0.weight_g", "0.bias")})
+    metadata = library.nn.Sequential(norm, library.nn.InstanceNorm1d(2), library.nn.Linear(1, 1)).state_dict()._metadata
+    weight = library.round(layer.weight, decimals=4).tolist()
+    return norm.num_batches_tracked.item(), weight, list(older), metadata
+
+
+def test_files_of_older_versions_are_loaded() -> None:
+    count, weight, kept, metadata = older_files(gradcore)
+    assert count == 3 and np.allclose(weight, 0.5 ** 0.5, atol=1e-4) and kept == ["0.weight_g", "0.weight_v", "0.bias"]
+    assert [dict(m) for m in metadata.values()] == [{"version": n} for n in (1, 2, 2, 1)]
+
+
+@pytest.mark.oracle
+def test_files_of_older_versions_are_loaded_as_by_pytorch(torch: Any) -> None:
+    assert older_files(gradcore) == older_files(torch)
+
+
+def test_a_hook_after_loading_returns_nothing() -> None:
+    m = nn.Linear(1, 1)
+    m.register_load_state_dict_post_hook(lambda module, keys: keys)
+    with raises(AssertionError, "not expected to return"):
+        m.load_state_dict(m.state_dict())
