@@ -19,7 +19,7 @@ class Table(dict[int, Any]):
 class Hooks:
     """The hooks of one node, or of a leaf, each kind in order of registration."""
 
-    __slots__ = ("tensor", "before", "after", "retained", "retainers", "accumulated")
+    __slots__ = ("tensor", "before", "after", "retained", "retainers", "accumulated", "metadata")
 
     def __init__(self) -> None:
         #: (index of the output, function) of hooks on a tensor; each gets the cotangent, and may return another.
@@ -33,6 +33,8 @@ class Hooks:
         self.retainers: dict[int, ref[Any]] = {}
         #: (weak reference to the leaf's tensor, function) of hooks that run when its gradient has been added to.
         self.accumulated: dict[int, tuple[Any, Callable[..., Any]]] = Table()
+        #: What the program notes.
+        self.metadata: dict[str, Any] = {}
 
     def retain(self, index: int, tensor: Any) -> None:
         """Let backward keep the cotangent of an output, as long as its tensor exists: the graph may live longer."""

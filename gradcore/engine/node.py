@@ -69,6 +69,12 @@ class Node:
         return hang(hooks_of(self).before, hook)
 
     @property
+    def metadata(self) -> dict[str, Any]:
+        """A dict in which a program may note what it wants, for as long as the node exists."""
+        found: dict[str, Any] = hooks_of(self).metadata
+        return found
+
+    @property
     def next_functions(self) -> tuple[tuple[Any, int], ...]:
         """For each input the node that made it, or None, and the number of that node's output."""
         return tuple((None, 0) if e is None else e for e in self.edges)
@@ -207,7 +213,7 @@ class Leaf:
     next_functions: tuple[Any, ...] = ()
     recipe = None  # a leaf is never recomputed
     # Around the moment at which the gradient is added, which is passed as the cotangent.
-    register_hook, register_prehook = Node.register_hook, Node.register_prehook
+    register_hook, register_prehook, metadata = Node.register_hook, Node.register_prehook, Node.metadata
 
     def name(self) -> str:
         return "torch::autograd::AccumulateGrad"

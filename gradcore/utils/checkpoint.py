@@ -6,8 +6,8 @@ Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174. Th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 from weakref import ref
 
@@ -28,9 +28,32 @@ from gradcore.nn import paths
 
 Tensor = Any
 
+#: What :func:`set_checkpoint_early_stop` says, None outside its blocks.
+_early: list[bool | None] = [None]
+
+
+class CheckpointError(RuntimeError):
+    """The second run of a checkpoint keeps other tensors than the first."""
+
+
+@contextmanager
+def set_checkpoint_early_stop(enable: bool) -> Iterator[None]:
+    """Checkpoints that are called in the block, which need not enclose backward, run again in part or, if not ``enable``, as a
+    whole, whatever their ``early_stop``."""
+    before, _early[0] = _early[0], enable
+    try:
+        yield
+    finally:
+        _early[0] = before
+
+
+def noop_context_fn() -> tuple[Any, Any]:
+    """Contexts for :func:`checkpoint` that do nothing."""
+    return nullcontext(), nullcontext()
+
 
 def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool = False, preserve_rng_state: bool = True,
-               context_fn: Callable[[], tuple[Any, Any]] | None = None, determinism_check: str = "default",
+               context_fn: Callable[[], tuple[Any, Any]] = noop_context_fn, determinism_check: str = "default",
                debug: bool = False, early_stop: bool = True, **kwargs: Any) -> Any:
     """``function(*args, **kwargs)``, whose residuals are recomputed in backward instead of kept.
 
@@ -40,21 +63,22 @@ def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool = F
     and gives gradients only to its tensor arguments and the parameters behind them. Backward raises RuntimeError if only some
     gradients are asked for (``autograd.grad``, ``backward(inputs=)``), and the function uses parameters. ``context_fn`` returns
     contexts for the first and the second run, which stops when all residuals are there, unless ``early_stop`` is False. Raises
-    RuntimeError if the second run keeps other tensors than the first.
+    :class:`CheckpointError` if the second run keeps other tensors than the first.
     """
     if determinism_check not in ("default", "none"):
         raise ValueError(f"determinism_check must be 'default' or 'none', but got {determinism_check!r}")
     if use_reentrant:
         if kwargs:
             raise ValueError(f"Unexpected keyword arguments: {','.join(kwargs)}")
-        if context_fn is not None or debug:
+        if context_fn is not noop_context_fn or debug:
             raise ValueError("Passing `context_fn` or `debug` is only supported when use_reentrant=False.")
         return _Reentrant.apply(function, preserve_rng_state, *args)
-    first, second = (nullcontext(), nullcontext()) if context_fn is None else context_fn()
+    first, second = context_fn()
     if not local.state.grad:
         with first:
             return function(*args, **kwargs)
-    part = _Part(function, args, kwargs, preserve_rng_state, determinism_check == "default", second, early_stop)
+    part = _Part(function, args, kwargs, preserve_rng_state, determinism_check == "default", second,
+                 early_stop if _early[0] is None else _early[0])
     with first, saved_tensors_hooks(part.pack, part.unpack):
         return function(*args, **kwargs)
 
@@ -197,8 +221,8 @@ class _Part:
         if promise.value is None:
             self._run_again()
         if promise.value is None:
-            raise RuntimeError(f"checkpoint: the recomputation kept fewer tensors than the first run, {len(self.promises)}: "
-                               "the function must do the same each time")
+            raise CheckpointError(f"checkpoint: the recomputation kept fewer tensors than the first run, {len(self.promises)}: "
+                                  "the function must do the same each time")
         value = recalled(promise.value, self)
         promise.value = None
         return value
@@ -216,8 +240,8 @@ class _Part:
             spec = residual.spec if isinstance(residual, Saved) else residual.recipe.spec
             if made >= len(self.promises) or (self.check and not _alike(spec, self.specs[made])):
                 expected = self.specs[made] if made < len(self.specs) else "no more"
-                raise RuntimeError("checkpoint: Recomputed values for the following tensors have different metadata than "
-                                   f"during the forward pass: tensor {made} is {spec}, and was {expected}")
+                raise CheckpointError("checkpoint: Recomputed values for the following tensors have different metadata than "
+                                      f"during the forward pass: tensor {made} is {spec}, and was {expected}")
             promise = self.promises[made]()
             made += 1
             if promise is not None:

@@ -1,0 +1,61 @@
+"""Settings of checkpoints beside their arguments, and what a program notes on nodes of a graph. As in PyTorch."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+
+import gradcore
+from tests.conftest import raises
+
+
+def how_far(library: Any) -> list[Any]:
+    """How often the function reaches its end, by where the setting is made; and how its error is caught."""
+    part = importlib.import_module(f"{library.__name__}.utils.checkpoint")
+    x = library.ones(2, requires_grad=True)
+    ends: list[int] = []
+    found: list[Any] = []
+
+    def run(x: Any) -> Any:
+        y = x.exp().sin()
+        ends.append(1)
+        return y
+
+    for enable, early_stop in ((False, True), (True, False)):
+        with part.set_checkpoint_early_stop(enable):
+            y = part.checkpoint(run, x, use_reentrant=False, early_stop=early_stop, context_fn=part.noop_context_fn)
+        y.sum().backward()
+        found.append(len(ends))
+        ends.clear()
+    part.checkpoint(run, x, use_reentrant=False).sum().backward()
+    widths = iter((2, 1))
+    y = part.checkpoint(lambda x: x[:next(widths)].exp(), x, use_reentrant=False)
+    with raises(part.CheckpointError, "Recomputed values for the following tensors have different metadata"):
+        y.sum().backward()
+    return [*found, len(ends), issubclass(part.CheckpointError, RuntimeError)]
+
+
+def notes(library: Any) -> list[Any]:
+    """What is noted on a node and on a leaf's, and found there by whoever walks the graph."""
+    x = library.ones(2, requires_grad=True)
+    y = (x * 2).exp()
+    y.grad_fn.metadata["layer"] = "head"
+    node, _ = y.grad_fn.next_functions[0]
+    leaf, _ = node.next_functions[0]
+    leaf.metadata["step"] = 3
+    y.sum().backward()
+    return [y.grad_fn.metadata, node.metadata, node.next_functions[0][0].metadata, x.grad is not None]
+
+
+@pytest.mark.parametrize(("program", "outcome"), [
+    (how_far, [2, 1, 1, True]), (notes, [{"layer": "head"}, {}, {"step": 3}, True])])
+def test_settings_and_notes(program: Any, outcome: list[Any]) -> None:
+    assert program(gradcore) == outcome
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("program", [how_far, notes])
+def test_settings_and_notes_are_pytorchs(torch: Any, program: Any) -> None:
+    assert program(gradcore) == program(torch)
