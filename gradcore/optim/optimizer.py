@@ -12,13 +12,16 @@ from gradcore import functional
 from gradcore._holders import BORROWERS
 from gradcore._tensor import Tensor
 from gradcore.engine import modes
-from gradcore.engine.hooks import RemovableHandle, Table, hang
+from gradcore.engine.hooks import Table
 from gradcore.engine.owners import retag
 from gradcore.engine.state import local, mark, scoped
 from gradcore.nn.parameter import is_lazy
 from gradcore.nn.parameters import ParameterList
 from gradcore.optim.own_steps import name_state, required, update_scope, whole
 from gradcore.optim.state_hooks import StateHooks
+from gradcore.optim.step_hooks import StepHooks, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+__all__ = ["Optimizer", "register_optimizer_step_post_hook", "register_optimizer_step_pre_hook", "required"]
 
 Group = dict[str, Any]
 #: The numbers in a parameter's state, besides tensors.
@@ -29,7 +32,7 @@ Numbers = dict[str, Any]
 watchers: list[Callable[[Any, Group, list[Any], Numbers], None]] = []
 
 
-class Optimizer(StateHooks):
+class Optimizer(StepHooks, StateHooks):
     """Base class. ``param_groups`` are dicts with ``params`` and options, ``state`` maps a parameter to a dict.
 
     Subclasses define ``step(closure=None)``, as in PyTorch: hooks are called around it, it runs in the phase ``optimizer``, and
@@ -51,8 +54,7 @@ class Optimizer(StateHooks):
             raise TypeError("params argument given to the optimizer should be an iterable of Tensors or dicts, but got "
                             f"{type(params).__name__}{': pass its parameters()' if module else ''}")
         self.defaults = defaults
-        self._optim_before: dict[int, Callable[..., Any]] = Table()
-        self._optim_after: dict[int, Callable[..., Any]] = Table()
+        self._optim_before, self._optim_after = Table(), Table()
         self.state: dict[Any, Any] = defaultdict(dict)
         self.param_groups: list[Group] = []
         groups = list(params)
@@ -136,8 +138,7 @@ class Optimizer(StateHooks):
         finally:
             state.grad, state.scope = before
             mark("end", "optimizer")
-        for hook in list(self._optim_after.values()):
-            hook(self, *given)
+        self._optim_call_after(*given)
         return loss
 
     #: Has it taken a step? PyTorch's name, which some scripts set to silence the warning of schedules.
@@ -158,27 +159,6 @@ class Optimizer(StateHooks):
             for group in self.param_groups:
                 self._optim_update(group)
         return loss
-
-    def _optim_call_before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        for hook in list(self._optim_before.values()):
-            changed = hook(self, args, kwargs)
-            if changed is not None:
-                if not isinstance(changed, tuple) or len(changed) != 2:
-                    raise RuntimeError(f"a pre-hook of {type(self).__name__}.step must return None or a tuple of (new_args, "
-                                       f"new_kwargs), but got {changed!r:.200}")
-                args, kwargs = changed
-        return args, kwargs
-
-    def register_step_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Call ``hook(optimizer, args, kwargs)`` before each step; what it returns, unless None, replaces ``(args, kwargs)``.
-
-        As in PyTorch, the optimizer is the first of ``args``, and the closure, if there is one, the second.
-        """
-        return hang(self._optim_before, hook)
-
-    def register_step_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Call ``hook(optimizer, args, kwargs)`` after each step."""
-        return hang(self._optim_after, hook)
 
     def _optim_update(self, group: Group) -> None:
         raise NotImplementedError(f"{type(self).__name__} has no step()")

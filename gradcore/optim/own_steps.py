@@ -39,8 +39,8 @@ def whole(step: Callable[..., Any]) -> Callable[..., Any]:
             return step(self, *args, **kwargs)
         self._opt_called = True
         # One that wraps another optimizer may have neither hooks nor state, since it need not call __init__.
-        given = (self, *args), kwargs
-        args, kwargs = given = self._optim_call_before(*given) if hasattr(self, "_optim_before") else given
+        given, hooked = ((self, *args), kwargs), hasattr(self, "_optim_before")
+        args, kwargs = given = self._optim_call_before(*given) if hooked else given
         state = local.state
         caller, inside = state.scope, update_scope(state.scope)
         if len(args) > 1:
@@ -59,8 +59,8 @@ def whole(step: Callable[..., Any]) -> Callable[..., Any]:
                 mark("end", "optimizer")
             # Also of a step that fails, such as for want of memory.
             _own_state(self)
-        for hook in list(getattr(self, "_optim_after", {}).values()):
-            hook(self, *given)
+        if hooked:
+            self._optim_call_after(*given)
         return result
 
     run.step_of_subclass = True  # type: ignore[attr-defined]

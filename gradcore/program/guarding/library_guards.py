@@ -15,6 +15,7 @@ from gradcore.nn.members import KINDS
 from gradcore.nn.module import Module
 from gradcore.nn.parameter import is_lazy
 from gradcore.optim import Optimizer
+from gradcore.optim.step_hooks import everywhere
 from gradcore.program.guarding.guards import Asking, Guard, Item, Namer, Term, identical, same_memory
 from gradcore.program.guarding.values import copied, is_plain
 
@@ -104,8 +105,8 @@ class OptimizerGuard(Asking):
                     else f"{name(dict.get)}({name(place)}, {name(key)})")
             yield f"{read} is {name(tensor)}", state
             yield from same_memory(name, tensor, storage, spec, state)
-        yield (f"{name(step_hooks)}({optimizer}) == {self.hooks!r}" if self.hooks
-               else f"not {optimizer}._optim_before and not {optimizer}._optim_after"), options
+        yield (f"{name(step_hooks)}({optimizer}) == {self.hooks!r}" if self.hooks else
+               f"not {optimizer}._optim_before and not {optimizer}._optim_after and not {name(everywhere)}"), options
         yield f"len({optimizer}.param_groups) == {len(self.groups)}", options
         for k, (chosen, values, decisive, count, params) in enumerate(self.groups):
             group = f"g{k}_{id(self.owner)}"
@@ -247,8 +248,9 @@ def hooks_in(module: Module) -> list[Any]:
 
 
 def step_hooks(optimizer: Optimizer) -> tuple[int, ...]:
-    """The hooks before and after an optimizer's step, by the keys under which they were registered."""
-    return (*optimizer._optim_before, *optimizer._optim_after)
+    """The hooks before and after an optimizer's step, those of all optimizers included, by the keys under which they were
+    registered."""
+    return (*optimizer._optim_before, *optimizer._optim_after, *everywhere)
 
 
 def is_optimizer(x: Any) -> TypeGuard[Optimizer]:
