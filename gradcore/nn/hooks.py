@@ -15,6 +15,7 @@ from gradcore.engine.hooks import RemovableHandle, Table, hang
 from gradcore.engine.state import local
 from gradcore.engine.value import Value
 from gradcore.nn import paths
+from gradcore.nn.hook_dicts import hook_dict
 
 Tensor = Any
 Hook = Callable[..., Any]
@@ -73,6 +74,8 @@ class Hooked:
     #: What :meth:`compile` has made.
     _compiled_call_impl: Any = None
     forward: Callable[..., Any]
+    _forward_pre_hooks, _forward_hooks = hook_dict("before"), hook_dict("after")
+    _backward_pre_hooks, _backward_hooks = hook_dict("gradients_before"), hook_dict("gradients")
 
     def register_forward_pre_hook(self, hook: Hook, *, prepend: bool = False, with_kwargs: bool = False) -> RemovableHandle:
         """Call ``hook(module, args)`` before ``forward``; what it returns, unless None, replaces the arguments.
@@ -114,6 +117,15 @@ class Hooked:
         self._compiled_call_impl = compile_call(self, *args, **kwargs)
         # Without a table, a call runs ``forward`` itself.
         self.__dict__.setdefault("_module_hooks", Hooks())
+
+    def _module_hooks_to_add(self, kind: str) -> Entries:
+        """The module's own hooks of one kind, made if there are none yet."""
+        own = self.__dict__
+        if "_module_hooks" not in own:
+            # Hooks are not of gradcore, so their ops look their lines up.
+            own.update(_module_hooks=Hooks(), _module_foreign=True)
+        found: Entries = getattr(own["_module_hooks"], kind)
+        return found
 
     def _module_hooks_in_order(self) -> tuple[tuple[str, Hook, bool], ...]:
         """All hooks on calls of this module, not of its children: kind, function, and whether it is given keywords."""
@@ -200,11 +212,7 @@ def _after(hook: Hook, with_kwargs: bool, always_call: bool) -> Entry:
 
 
 def _hang(module: Any, kind: str, entry: Entry, prepend: bool) -> RemovableHandle:
-    own = module.__dict__
-    if "_module_hooks" not in own:
-        # Hooks are not of gradcore, so their ops look their lines up.
-        own.update(_module_hooks=Hooks(), _module_foreign=True)
-    return hang(getattr(own["_module_hooks"], kind), entry, prepend)
+    return hang(module._module_hooks_to_add(kind), entry, prepend)
 
 
 def _hang_everywhere(kind: str, entry: Entry) -> RemovableHandle:

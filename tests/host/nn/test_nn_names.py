@@ -21,7 +21,8 @@ def test_what_modules_have_besides_pytorchs_begins_in_one_way(torch: Any) -> Non
         if isinstance(theirs, type) and issubclass(theirs, torch.nn.Module) and kind is not None:
             found |= {*dir(kind)} - {*dir(theirs)}
     # PyTorch has these, too, in what it makes.
-    in_instances = {"_buffers", "_modules", "_parameters", "mode", "transposed"}
+    in_instances = {"_backward_hooks", "_backward_pre_hooks", "_buffers", "_forward_hooks", "_forward_pre_hooks", "_modules",
+                    "_parameters", "mode", "transposed"}
     assert not [name for name in found - in_instances if not name.startswith(("_module_", "__"))]
 
 

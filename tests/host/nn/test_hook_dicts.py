@@ -1,0 +1,56 @@
+"""The dicts of a module's hooks, by which scripts for PyTorch list hooks and drop all of them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import pytest
+
+import gradcore
+
+
+def scenario(library: Any) -> list[Any]:
+    seen: list[str] = []
+    layer = library.nn.Linear(1, 1)
+
+    def run() -> list[str]:
+        seen.clear()
+        layer(library.ones(1, 1, requires_grad=True)).sum().backward()
+        return list(seen)
+
+    def before(module: Any, args: Any, kwargs: Any) -> None:
+        seen.append("before")
+
+    def after(module: Any, args: Any, output: Any) -> None:
+        seen.append("after")
+
+    found: list[Any] = [len(layer._forward_hooks), run()]
+    first = layer.register_forward_pre_hook(before, with_kwargs=True)
+    second = layer.register_forward_hook(after)
+    layer.register_full_backward_pre_hook(lambda *_: seen.append("gradients before"))
+    layer.register_full_backward_hook(lambda *_: seen.append("gradients"))
+    kinds = (layer._forward_pre_hooks, layer._forward_hooks, layer._backward_pre_hooks, layer._backward_hooks)
+    found += [run(), [len(kind) for kind in kinds], layer._forward_pre_hooks[first.id] is before,
+              list(layer._forward_hooks.values()) == [after], second.id in layer._forward_hooks]
+    kept = OrderedDict(layer._forward_pre_hooks)
+    layer._forward_pre_hooks = kept
+    layer._forward_hooks = OrderedDict()
+    layer._backward_hooks.clear()
+    found.append(run())
+    second.remove()
+    layer._forward_hooks[100] = after
+    for key in list(layer._forward_pre_hooks):
+        del layer._forward_pre_hooks[key]
+    layer._backward_pre_hooks.popitem()
+    return [*found, run(), bool(layer._forward_pre_hooks)]
+
+
+def test_hooks_can_be_listed_and_dropped() -> None:
+    none, both = [0, []], ["before", "after", "gradients before", "gradients"]
+    assert scenario(gradcore) == [*none, both, [1] * 4, True, True, True, ["before", "gradients before"], ["after"], False]
+
+
+@pytest.mark.oracle
+def test_hooks_are_listed_and_dropped_as_pytorchs(torch: Any) -> None:
+    assert scenario(gradcore) == scenario(torch)
