@@ -199,12 +199,15 @@ class Tensor(Operators, Conversions, Gradients):
         copy.requires_grad = self.requires_grad
         return copy
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+    def __deepcopy__(self, memo: dict[Any, Any]) -> Tensor:
         if self.edge is not None and type(self.edge[0]) is Node:
             raise RuntimeError("Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol "
                                "at the moment")
         with modes.no_grad():
-            copy = movement.clone(self)
+            # As in PyTorch, what shares all its bytes, as a tied weight does in a state dict, shares those of its copies.
+            twin = memo.get((id(self.storage), self.spec))
+            copy = movement.clone(self) if twin is None else twin.detach()
+        memo[id(self.storage), self.spec] = copy
         copy.requires_grad = self.requires_grad
         role = self.storage.block.tag.role
         # A copy of what a state dict has is no parameter or buffer; those of a module's copy become it there.

@@ -17,10 +17,10 @@ class Parameter(Tensor):
     ``copy.deepcopy`` does not.
     """
 
-    def __init__(self, data: Tensor, requires_grad: bool = True) -> None:
-        if not isinstance(data, Tensor):
+    def __init__(self, data: Tensor | None = None, requires_grad: bool = True) -> None:
+        if data is not None and not isinstance(data, Tensor):
             raise TypeError(f"Parameter expects a Tensor, but got {type(data).__name__}")
-        super().__init__(data)
+        super().__init__(*(() if data is None else (data,)))
         self.requires_grad = requires_grad
         owners.retag(self, role="parameter")
 
@@ -31,7 +31,7 @@ class Parameter(Tensor):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
         with modes.no_grad():
-            copy = Parameter(movement.clone(self), self.requires_grad)
+            copy = type(self)(movement.clone(self), self.requires_grad)
         memo[id(self)] = copy
         return copy
 

@@ -111,3 +111,31 @@ def test_an_optimizer_of_ones_own_reads_them() -> None:
             seen.append(run(gradcore.ones(1, 2)).item())
         outcomes.append(seen)
     assert outcomes[0] == outcomes[1]
+
+
+class Marked(nn.Parameter):
+    """A parameter of a class of the program's."""
+
+
+def copies(library: Any, kind: Any) -> list[Any]:
+    marked = copy.deepcopy(kind(library.ones(2), requires_grad=False))
+    tied = library.nn.Linear(2, 2, bias=False)
+    state = copy.deepcopy(library.nn.Sequential(tied, tied).state_dict())
+    state["0.weight"].fill_(3)
+    x = library.zeros(2)
+    first, second = copy.deepcopy([x, x.detach()])
+    first.add_(1)
+    return [type(marked) is kind, marked.requires_grad, state["1.weight"].tolist(), second.tolist(), x.tolist(),
+            tuple(library.nn.Parameter().shape), library.nn.Parameter(requires_grad=False).requires_grad]
+
+
+def test_copies_keep_their_class_and_what_they_share() -> None:
+    assert copies(gradcore, Marked) == [True, False, [[3, 3]] * 2, [1, 1], [0, 0], (0,), False]
+
+
+@pytest.mark.oracle
+def test_copies_are_pytorchs(torch: Any) -> None:
+    class Theirs(torch.nn.Parameter):  # type: ignore[misc,name-defined]
+        pass
+
+    assert copies(torch, Theirs) == copies(gradcore, Marked)
