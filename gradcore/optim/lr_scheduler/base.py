@@ -79,7 +79,9 @@ class LRScheduler:
         self._step_count += 1
 
     def _schedule_from_base(self) -> list[float]:
-        return self.get_lr()
+        # By PyTorch's name, a subclass of a program's has a closed form.
+        rates: list[float] = getattr(self, "_get_closed_form_lr", self.get_lr)()
+        return rates
 
     def _schedule_set(self, rates: list[float]) -> None:
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):

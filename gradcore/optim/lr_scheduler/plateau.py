@@ -51,27 +51,33 @@ class ReduceLROnPlateau(LRScheduler):
         """Record the metric of one more epoch, a number or a tensor with one element."""
         figure = float(metrics)
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
-        if self._is_better(figure):
+        if self._is_better(figure, self.best):
             self.best = figure
             self.num_bad_epochs = 0
         else:
             self.num_bad_epochs += 1
-        if self.cooldown_counter > 0:
+        if self.in_cooldown:
             self.cooldown_counter -= 1
             self.num_bad_epochs = 0
         if self.num_bad_epochs > self.patience:
-            self._schedule_reduce()
+            self._reduce_lr(self.last_epoch)
             self.cooldown_counter = self.cooldown
             self.num_bad_epochs = 0
         self._last_lr = rates_of(self.optimizer)
 
-    def _is_better(self, figure: float) -> bool:
+    @property
+    def in_cooldown(self) -> bool:
+        """Whether bad steps do not count, since a reduction was not long ago."""
+        return self.cooldown_counter > 0
+
+    def _is_better(self, a: float, best: float) -> bool:
+        """Whether a metric is better than the best one so far, by more than the threshold."""
         sign = 1 if self.mode == "min" else -1
         if self.threshold_mode == "rel":
-            return sign * figure < sign * self.best * (1 - sign * self.threshold)
-        return sign * figure < sign * self.best - self.threshold
+            return sign * a < sign * best * (1 - sign * self.threshold)
+        return sign * a < sign * best - self.threshold
 
-    def _schedule_reduce(self) -> None:
+    def _reduce_lr(self, epoch: int) -> None:
         count = len(self.optimizer.param_groups)
         if count != len(self.min_lrs):
             if self.default_min_lr is None:

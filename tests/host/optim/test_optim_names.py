@@ -62,7 +62,8 @@ def test_so_does_what_schedules_loaders_samplers_and_data_sets_have(torch: Any) 
             if isinstance(kind, type) and hasattr(theirs, name):
                 found |= {*dir(kind)} - {*dir(getattr(theirs, name))}
     # PyTorch's modules have these, too.
-    found -= {"_buffers", "_modules", "_parameters"}
+    found -= {"_backward_hooks", "_backward_pre_hooks", "_buffers", "_forward_hooks", "_forward_pre_hooks", "_modules",
+              "_parameters"}
     prefixes = ("_schedule_", "_loader_", "_sampler_", "_module_", "_compile_", "__")
     assert not [name for name in found if not name.startswith(prefixes)]
 
