@@ -1,5 +1,6 @@
 """Data sets, samplers and ``DataLoader``, with the names of ``torch.utils.data``."""
 
+from gradcore.utils.data import _utils as _utils
 from gradcore.utils.data.collate import default_collate, default_convert
 from gradcore.utils.data.dataset import (
     ChainDataset,

@@ -142,6 +142,17 @@ class StackDataset(Dataset[Any]):
             return {name: d[index] for name, d in self.datasets.items()}
         return tuple(d[index] for d in self.datasets)
 
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """The samples at several indices, which a data set that defines ``__getitems__`` gives at once."""
+        given = self.datasets.values() if isinstance(self.datasets, dict) else self.datasets
+        columns = [d.__getitems__(indices) if hasattr(d, "__getitems__") else [d[k] for k in indices] for d in given]
+        for column, d in zip(columns, given, strict=True):
+            if len(column) != len(indices):
+                raise ValueError(f"Nested dataset's output size mismatch. Expected {len(indices)}, got {len(column)} from "
+                                 f"{type(d).__name__}.__getitems__")
+        rows = zip(*columns, strict=True)
+        return [dict(zip(self.datasets, row, strict=True)) for row in rows] if isinstance(self.datasets, dict) else list(rows)
+
     def __len__(self) -> int:
         return self._length
 

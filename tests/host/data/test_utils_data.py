@@ -270,3 +270,32 @@ def test_options_that_exclude_each_other_are_told() -> None:
             make()
     with raises(NotImplementedError, "Stream has no __iter__()"):
         list(data.DataLoader(Stream(), 3))
+
+
+def stacked(library: Any) -> list[Any]:
+    data = library.utils.data
+
+    class Many(data.Dataset):  # type: ignore[misc,name-defined]
+        def __init__(self, lost: int = 0) -> None:
+            self.lost = lost
+
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, index: int) -> int:
+            return 10 * index
+
+        def __getitems__(self, indices: list[int]) -> list[int]:
+            return [100 * k for k in indices][self.lost:]
+
+    both = data.StackDataset(Many(), [5, 6, 7, 8])
+    named = data.StackDataset(a=Many(), b=[5, 6, 7, 8])
+    with pytest.raises(ValueError, match=r"output size mismatch\. Expected 2, got 1"):
+        data.StackDataset(Many(1)).__getitems__([0, 1])
+    batches = [[x.tolist() for x in batch] for batch in data.DataLoader(both, batch_size=3)]
+    return [both.__getitems__([0, 2]), named.__getitems__([1]), named[1], batches]
+
+
+@pytest.mark.oracle
+def test_stacked_data_sets_give_samples_at_once_as_pytorchs(torch: Any) -> None:
+    assert stacked(gradcore) == stacked(torch)

@@ -39,6 +39,9 @@ def test_layers_by_their_paths() -> None:
     from gradcore.nn.modules.batchnorm import _BatchNorm  # type: ignore[import-not-found]
     from gradcore.nn.modules.utils import _pair  # type: ignore[import-not-found]
     from gradcore.utils.data.dataloader import default_collate  # type: ignore[import-not-found]
+
+    from gradcore.utils.data._utils import collate  # type: ignore[import-not-found]
+    assert collate.default_collate is default_collate and not hasattr(collate, "nothing")
     model = nn.Sequential(nn.BatchNorm2d(2), nn.InstanceNorm2d(2), nn.GroupNorm(1, 2))
     assert [isinstance(m, _BatchNorm) for m in model] == [True, False, False]
     assert nn.modules.conv.Conv2d is nn.Conv2d and gradcore.optim.adamw.AdamW is gradcore.optim.AdamW
