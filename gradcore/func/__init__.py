@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from gradcore.func.batching import vmap
 from gradcore.func.derivatives import grad, grad_and_value, hessian, jacfwd, jacrev, jvp, linearize, vjp
-from gradcore.func.modules import functional_call, stack_module_state
+from gradcore.func.modules import functional_call, replace_all_batch_norm_modules_, stack_module_state
 
-__all__ = ["functional_call", "grad", "grad_and_value", "hessian", "jacfwd", "jacrev", "jvp", "linearize", "stack_module_state",
-           "vjp", "vmap"]
+__all__ = ["functional_call", "grad", "grad_and_value", "hessian", "jacfwd", "jacrev", "jvp", "linearize",
+           "replace_all_batch_norm_modules_", "stack_module_state", "vjp", "vmap"]

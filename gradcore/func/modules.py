@@ -10,6 +10,7 @@ from typing import Any
 from gradcore.engine.value import Value
 from gradcore.functional import stack
 from gradcore.nn import paths
+from gradcore.nn.norm import _BatchNorm
 
 _KINDS = ("_parameters", "_buffers")
 
@@ -117,3 +118,13 @@ def _stacks(members: list[dict[str, Any]]) -> dict[str, Any]:
             raise RuntimeError(f"Expected {name} from each model to have the same .requires_grad")
         stacks[name] = stack(tensors).detach().requires_grad_(tensors[0].requires_grad)
     return stacks
+
+
+def replace_all_batch_norm_modules_(root: Any) -> Any:
+    """Let all batch norms of a module, which is returned, do without running statistics, so that a call changes no buffer."""
+    for module in root.modules():
+        if isinstance(module, _BatchNorm) and module.track_running_stats:
+            for name in ("running_mean", "running_var", "num_batches_tracked"):
+                setattr(module, name, None)
+            module.track_running_stats = False
+    return root
