@@ -40,14 +40,14 @@ class ParametrizationList(Module):
 
     original: Parameter
 
-    def __init__(self, parametrization: Module, originals: Sequence[Tensor] | None, value: Parameter) -> None:
+    def __init__(self, parametrization: Module, originals: Sequence[Tensor] | None, value: Tensor) -> None:
         super().__init__()
         self._count = 0 if originals is None else len(originals)
         if originals is None:
             # The Parameter object itself, so that an optimizer that holds it keeps working.
-            self.register_parameter("original", value)
+            _register(self, "original", value)
         for k, original in enumerate(originals or ()):
-            self.register_parameter(f"original{k}", Parameter(original.detach(), requires_grad=value.requires_grad))
+            _register(self, f"original{k}", _like(value, original))
         setattr(self, "0", parametrization)
 
     def __len__(self) -> int:
@@ -87,6 +87,15 @@ class ParametrizationList(Module):
                 original.copy_(found)
 
 
+def _like(value: Tensor, made: Tensor) -> Tensor:
+    """``made`` as what ``value`` is: a parameter, which requires a gradient or not, or a buffer."""
+    return Parameter(made.detach(), value.requires_grad) if isinstance(value, Parameter) else made.detach()
+
+
+def _register(module: Any, name: str, value: Tensor) -> None:
+    (module.register_parameter if isinstance(value, Parameter) else module.register_buffer)(name, value)
+
+
 def is_parametrized(module: Module, tensor_name: str | None = None) -> bool:
     """Whether the module has a parametrized parameter, or one of the given name."""
     found: Any = module._modules.get("parametrizations")
@@ -96,10 +105,10 @@ def is_parametrized(module: Module, tensor_name: str | None = None) -> bool:
 def register_parametrization(module: Any, tensor_name: str, parametrization: Any, *, unsafe: bool = False) -> Any:
     """Make ``module.tensor_name`` be ``parametrization(original)``, computed whenever it is read, and part of the graph.
 
-    The parameter becomes ``module.parametrizations.tensor_name.original``, the same object, so an optimizer that holds it goes
-    on with it. A ``right_inverse`` of the parametrization gives its new value, or a tuple of several originals instead of it. A
-    further parametrization takes the result of the previous one, and leaves the original as it is. Raises ValueError if there
-    is no such parameter, and unless ``unsafe`` for a result that is no tensor, or of another shape or dtype.
+    The parameter, or buffer, becomes ``module.parametrizations.tensor_name.original``, the same object, so an optimizer that
+    holds it goes on with it. A ``right_inverse`` of the parametrization gives its new value, or a tuple of several originals
+    instead of it. A further parametrization takes the result of the previous one, and leaves the original as it is. Raises
+    ValueError if there is no such tensor, and unless ``unsafe`` for a result that is no tensor, or of another shape or dtype.
     """
     if is_parametrized(module, tensor_name):
         parts = module.parametrizations[tensor_name]
@@ -109,9 +118,9 @@ def register_parametrization(module: Any, tensor_name: str, parametrization: Any
                 _check(value, parametrization(value))
         parts.append(parametrization)
         return module
-    value = module._parameters.get(tensor_name)
+    value = {**module._buffers, **module._parameters}.get(tensor_name)
     if value is None:
-        raise ValueError(f"Module '{type(module).__name__}' does not have a parameter with name '{tensor_name}'")
+        raise ValueError(f"Module '{type(module).__name__}' does not have a parameter or a buffer with name '{tensor_name}'")
     with no_grad():
         inverse = parametrization.right_inverse(value) if hasattr(parametrization, "right_inverse") else value
         several = inverse if isinstance(inverse, (tuple, list)) else None
@@ -160,7 +169,7 @@ def _value(parts: ParametrizationList) -> Tensor:
 
 
 def remove_parametrizations(module: Any, tensor_name: str, leave_parametrized: bool = True) -> Any:
-    """Make it a plain parameter again, with its present value, or with ``leave_parametrized=False`` that of the original.
+    """Make it plain again, with its present value, or with ``leave_parametrized=False`` that of the original.
 
     Raises ValueError if it is not parametrized, and for ``leave_parametrized=False`` with several originals.
     """
@@ -178,12 +187,13 @@ def remove_parametrizations(module: Any, tensor_name: str, leave_parametrized: b
         del module.parametrizations
         module.__class__ = kind.__bases__[0]
     # None if there are several, or if it is parametrized itself.
-    original = made._parameters.get("original")
+    originals = {**made._buffers, **made._parameters}
+    original = originals.get("original")
     if original is not None and original.spec == value.spec:
         # The Parameter object stays the same, so that an optimizer that holds it keeps working.
         with no_grad():
             original.copy_(value)
-        module.register_parameter(tensor_name, original)
+        _register(module, tensor_name, original)
     else:
-        module.register_parameter(tensor_name, Parameter(value.detach(), requires_grad=next(made.parameters()).requires_grad))
+        _register(module, tensor_name, _like([*originals.values(), *made.parameters()][0], value))
     return module

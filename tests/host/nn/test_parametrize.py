@@ -202,7 +202,7 @@ def test_a_value_that_no_original_makes_is_refused() -> None:
 
 def test_what_cannot_be_parametrized_is_refused() -> None:
     layer = nn.Linear(3, 3)
-    with raises(ValueError, "'Linear' does not have a parameter with name 'scale'"):
+    with raises(ValueError, "'Linear' does not have a parameter or a buffer with name 'scale'"):
         parametrizations.weight_norm(layer, "scale")
     with raises(ValueError, "may not change the shape", "[3, 3]", "[6, 3]"):
         parametrize.register_parametrization(layer, "weight", Wider())
@@ -290,3 +290,40 @@ def test_a_parametrization_gives_a_tensor_of_the_same_dtype(torch: Any) -> None:
         part.register_parametrization(net, "weight", Other(lambda x: x.double()), unsafe=True)
         assert net.weight.dtype == library.float64
         assert part.type_before_parametrizations(net) is library.nn.Linear and type(net) is not library.nn.Linear
+
+
+def of_a_buffer(library: Any) -> list[Any]:
+    class Twice(library.nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, x: Any) -> Any:
+            return x * 2
+
+        def right_inverse(self, x: Any) -> Any:
+            return x / 2
+
+    class Product(library.nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, x: Any, y: Any) -> Any:
+            return x * y
+
+        def right_inverse(self, x: Any) -> Any:
+            return x, library.ones(1)
+
+    tools = library.nn.utils.parametrize
+    norm = library.nn.BatchNorm1d(2)
+    tools.register_parametrization(norm, "running_mean", Twice())
+    tools.register_parametrization(norm, "running_var", Product())
+    norm.running_mean = library.ones(2)
+    found = [list(norm.state_dict()), [n for n, _ in norm.named_parameters()], norm.running_mean.tolist(),
+             norm.parametrizations.running_mean.original.tolist(), norm.running_var.tolist()]
+    for name in ("running_mean", "running_var"):
+        tools.remove_parametrizations(norm, name)
+    return [*found, sorted(norm.state_dict()), sorted(n for n, _ in norm.named_buffers()), norm.running_mean.tolist(),
+            norm.running_var.requires_grad]
+
+
+def test_a_buffer_can_be_parametrized() -> None:
+    assert of_a_buffer(gradcore)[1:5] == [["weight", "bias"], [1, 1], [0.5, 0.5], [1, 1]]
+
+
+@pytest.mark.oracle
+def test_a_buffer_is_parametrized_as_pytorchs(torch: Any) -> None:
+    assert of_a_buffer(gradcore) == of_a_buffer(torch)
