@@ -151,7 +151,7 @@ class step:
         with device.ledger.lock:
             ends = _ends.setdefault(device.name, Ends())
             ends.add(end)
-            growth, grew = ends.growth(lambda: device.ledger.live)
+            growth, grew = ends.growth(lambda: {serial: block.requested for serial, block in device.ledger.live.items()})
             built = ends.built
         self._ended = _Ended(device, seconds, most.peaks, live, arenas, pool, driver, growth, grew, built, most.node, pinned)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import NamedTuple
 
 from gradcore.events import ALLOC, FREE, RETAG, Network, Raw, Site, Tag
@@ -45,28 +46,44 @@ class Ends:
         """The numbers of the last nodes at the ends of steps, as far as these are kept."""
         return [end.node for end in self._last]
 
-    def growth(self, alive: Callable[[], Iterable[int]]) -> tuple[Growth | None, list[End]]:
+    def growth(self, alive: Callable[[], Mapping[int, int]]) -> tuple[Growth | None, list[End]]:
         """How live bytes have grown up to the last step, with the ends that tell: one before it grew, and those after it.
 
-        ``alive`` gives the serials of the live buffers, and is called where growth may be chance.
+        ``alive`` gives the bytes of the live buffers by serial, and is called where growth may be chance.
         """
-        growth = self._trend.growth
+        growth, alive = self._trend.growth, cache(alive)
         if growth is not None:
             last = [*self._last]
             tell = last[-1 - min(growth.steps, _STEPS):] if growth.every == 1 else [*self._trend.risen, last[-1]]
-            if self._trend.is_sure or self._have_piled_up(tell, alive(), 2):
+            if self._trend.is_sure or self._has_stayed(tell, alive(), self._trend.is_highest(growth.steps)):
                 return growth, tell
-        if (underneath := self._trend.underneath) is not None:
-            growth, tell = underneath
-            if self._have_piled_up(tell, alive(), len(tell) - 1):
+        for growth, tell, sure in self._trend.underneath:
+            if sure or self._has_stayed_between(tell, alive()):
                 return growth, [*tell, self._last[-1]]
         return None, []
 
-    def _have_piled_up(self, ends: Sequence[End], alive: Iterable[int], least: int) -> bool:
-        """Are buffers alive that were made between so many of these ends and the next, and before the last step?"""
+    def _has_stayed(self, ends: Sequence[End], alive: Mapping[int, int], highest: bool) -> bool:
+        """Has what several steps from the first of ``ends`` to the last have made stayed, rather than taken the place of more
+        than the last step replaces, as in a queue? It has to be a good part of the rise. Where ends have come as high before,
+        by going up and down, nothing may have gone in the last three steps."""
+        ends = ends if highest else ends[-4:]
+        risen, made = max(end.requested for end in ends) - ends[0].requested, self._made(ends, alive)
+        new = sum(nbytes for serial, nbytes in alive.items() if serial > ends[0].serial)
+        return len(made) > 1 and sum(made) <= risen <= 3 * sum(made) and (highest or new == risen)
+
+    def _has_stayed_between(self, ends: Sequence[End], alive: Mapping[int, int]) -> bool:
+        """Have as many bytes as have been added stayed of what was made between each of ``ends`` and the next? Of all together
+        it may be twice as much, since the last may have what goes yet."""
+        risen, made = ends[-1].requested - ends[0].requested, self._made(ends, alive)
+        return len(made) == len(ends) - 1 and sum(made) <= 2 * risen <= 4 * len(made) * min(made)
+
+    def _made(self, ends: Sequence[End], alive: Mapping[int, int]) -> list[int]:
+        """The bytes that were made between one of these ends and the next, and before the last step, as far as they are alive:
+        for each two ends for which there are some."""
         serials = [end.serial for end in ends]
         first, last = serials[0], min(serials[-1], self._last[-2].serial)
-        return len({bisect_left(serials, serial) for serial in alive if first < serial <= last}) >= least
+        made = [(serial, nbytes) for serial, nbytes in alive.items() if first < serial <= last]
+        return list(summed((bisect_left(serials, serial), nbytes) for serial, nbytes in made).values())
 
 
 #: With the role, if it is not one of results: a parameter's gradient is another thing than what its line leaves otherwise.

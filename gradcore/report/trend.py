@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from math import inf
 from operator import itemgetter
@@ -23,7 +23,7 @@ _GAINS = 60
 #: The most steps with more bytes than any before that are kept.
 _RISES = 25
 #: The steps of the smallest windows of which the lowest end is kept, and how many sizes there are: each is twice the last.
-_WINDOW, _SIZES = 8, 8
+_WINDOW, _SIZES = 8, 12
 _E = TypeVar("_E")
 
 
@@ -38,11 +38,14 @@ class Trend(Generic[_E]):
         self._last: deque[int] = deque(maxlen=_GAINS + TURNS)
         #: By how many kinds of steps alternate: the steps in a row that ended above the last of their kind.
         self._steps = dict.fromkeys(range(1, TURNS + 1), 0)
+        #: By that number, and which of the kinds: when the next step of the kind gave back what three had added, and how high
+        #: that had come, the last two times.
+        self._tops: dict[tuple[int, int], deque[tuple[int, int]]] = {}
         #: The lowest end of the present window, and by size those of the last windows: bytes, number, and what was given.
         self._lowest: tuple[int, int, _E] | None = None
-        self._floors: list[deque[tuple[int, int, _E]]] = [deque(maxlen=_FEW + 1) for _ in range(_SIZES)]
-        #: The smallest size of windows whose lowest ends rise, if there is one.
-        self._rising: int | None = None
+        self._floors: list[deque[tuple[int, int, _E]]] = [deque(maxlen=_MANY + 1) for _ in range(_SIZES)]
+        #: The sizes of windows of which the last few lowest ends rise.
+        self._rising: list[int] = []
 
     def add(self, requested: int, end: _E) -> None:
         """A step has ended with so many live bytes; ``end`` is kept if that is more than before."""
@@ -57,9 +60,15 @@ class Trend(Generic[_E]):
         self._count += 1
         if self._count % _WINDOW == 0:
             self._end_window(self._lowest)
+        last = [*self._last]
         for turns, steps in self._steps.items():
-            if len(self._last) >= turns:
-                self._steps[turns] = steps + 1 if requested > self._last[-turns] else 0
+            if len(last) < turns:
+                break
+            self._steps[turns] = steps + 1 if requested > last[-turns] else 0
+            if requested < last[-turns] and len(last) >= 4 * turns:
+                before, a, b, top = last[-4 * turns::turns]
+                if requested <= before < a < b < top:
+                    self._tops.setdefault((turns, self._count % turns), deque(maxlen=2)).append((self._count - 1, top))
         self._last.append(requested)
 
     def _end_window(self, lowest: tuple[int, int, _E]) -> None:
@@ -72,8 +81,7 @@ class Trend(Generic[_E]):
                 break
             windows //= 2
             lowest = min(floors[-2], lowest, key=itemgetter(0))
-        self._rising = next((size for size, floors in enumerate(self._floors) if len(floors) > _FEW and
-                             all(a[0] < b[0] for a, b in pairwise(floors))), None)
+        self._rising = [size for size, floors in enumerate(self._floors) if _rise(floors, _FEW)]
 
     @property
     def growth(self) -> Growth | None:
@@ -112,11 +120,12 @@ class Trend(Generic[_E]):
 
     def _given_back(self, turns: int) -> float:
         """How high bytes had come twice when three steps of the last one's kind had added to them and the next one gave that
-        back, as it does with the losses of micro-batches: less than that is no growth."""
-        last = [*self._last][::-turns][::-1]
-        fives = zip(last, last[1:], last[2:], last[3:], last[4:], strict=False)
-        tops = [top for before, a, b, top, after in fives if after <= before < a < b < top]
-        return min(tops[-2:]) if len(tops) > 1 else -inf
+        back, as it does with the losses of micro-batches or of an epoch: less than that is no growth, unless it is long ago."""
+        tops = self._tops.get((turns, self._count % turns))
+        if tops is None or len(tops) < 2:
+            return -inf
+        (first, low), (second, high) = tops
+        return min(low, high) if self._count - second <= 2 * (second - first) else -inf
 
     def _slow(self, least: int) -> Growth | None:
         """Growth of steps of which only some add to the live bytes, at regular intervals and more than ``least`` times."""
@@ -131,21 +140,36 @@ class Trend(Generic[_E]):
         return Growth(self._count - 1 - self._since, median_low(b - a for a, b in pairwise(sizes)), every=every)
 
     @property
-    def underneath(self) -> tuple[Growth, list[_E]] | None:
-        """Growth below ends that go up and down, such as what an evaluation keeps after tens of steps of training, and the
-        ends that tell: the lowest of the last windows. It may be chance if nothing has piled up.
+    def underneath(self) -> Iterator[tuple[Growth, list[_E], bool]]:
+        """Growth below ends that go up and down, such as what an evaluation keeps after tens of steps of training: by sizes of
+        windows, with the ends that tell, the lowest of the last windows, and whether these have risen too often for chance.
         """
-        if self._rising is None:
-            return None
-        floors = self._floors[self._rising]
-        (low, since, _), (high, _, _) = floors[0], floors[-1]
-        return (Growth(self._count - 1 - since, (high - low) // _FEW, every=_WINDOW << self._rising),
-                [end for _, _, end in floors])
+        for size in self._rising:
+            floors = [*self._floors[size]]
+            tell = floors[-_FEW - 1:]
+            (low, since, _), (high, _, _) = tell[0], tell[-1]
+            present = self._last[-1]
+            # It has been given back; or it is what has been given back twice, and nothing from before that.
+            if present < high or (present <= self._given_back(1) and since >= self._tops[1, 0][-1][0]):
+                continue
+            yield (Growth(self._count - 1 - since, (high - low) // _FEW, every=_WINDOW << size),
+                   [end for _, _, end in tell], _rise(floors, _MANY))
+
+    def is_highest(self, steps: int) -> bool:
+        """Has one of the last ``steps`` steps ended with more bytes than all before them, as far as these are kept?"""
+        last = [*self._last]
+        return max(last[-steps:]) > max(last[:-steps], default=-1)
 
     @property
     def risen(self) -> list[_E]:
         """What was given with the last steps that ended with more bytes than any before."""
         return [end for _, _, end in self._rises]
+
+
+def _rise(floors: Sequence[tuple[int, int, object]], times: int) -> bool:
+    """Are the last lowest ends of windows each higher than the one before, so many times?"""
+    last = [low for low, _, _ in floors][-times - 1:]
+    return len(last) > times and all(a < b for a, b in pairwise(last))
 
 
 def growth_of(ends: Iterable[int]) -> Growth | None:
