@@ -40,6 +40,9 @@ SAME: dict[str, Callable[[Any], Any]] = {
         t.tensor([math.inf, -30.0]), t.tensor([0.0, 1.0]), reduction="none", pos_weight=t.tensor(2.0)),
     "loss of an infinite variance": lambda t: slope(t, lambda x: t.nn.functional.gaussian_nll_loss(
         x, x * 0.5, t.tensor([math.inf, 0.0]), reduction="none"), 1.0, 2.0),
+    "prelu of endless slopes": lambda t: t.nn.functional.prelu(
+        t.tensor([[1.0, 2.0, -3.0, -1.0, 4.0]]), t.tensor([math.inf, math.nan, 2.0, -math.inf, -math.inf])),
+    "leaky relu of an infinite slope": lambda t: t.nn.functional.leaky_relu(t.tensor([1.0, 2.0, -3.0, -0.5]), math.inf),
     # On a GPU these count as 0.
     **{f"frexp of subnormal {d}": lambda t, d=d, tiny=tiny: tuple(v.double() for v in t.frexp(t.tensor(
         [tiny, -3 * tiny, 2.0**20 * tiny, 0.75 * 2.0**20 * tiny], dtype=getattr(t, d))))

@@ -214,19 +214,9 @@ def leaky_relu(x: Array, slope: Any, out: Array) -> None:
     slope = _number(slope)
     if not isinstance(slope, np.ndarray) and 0 < slope <= 1:
         over(_leaky, (x,), out, "x", slope=slope)
-    elif isinstance(slope, np.ndarray) and x.shape == out.shape and x.dtype == out.dtype and x.flags.c_contiguous and (
-            out.flags.c_contiguous and not np.may_share_memory(x, out)):
-        # A slope for each channel.
-        extreme(np.minimum, x, 0, out)
-        np.multiply(out, slope, out)
-        over(_add_positive, (x, out), out, "x")
     else:
-        over(_leaky_by, (x, slope), out, "xx")
-
-
-def _add_positive(x: Array, other: Array, out: Array, t: Array) -> None:
-    extreme(np.maximum, x, 0, t)
-    np.add(t, other, out)
+        # Not as a sum of both parts, of which one may be 0 times infinity.
+        over(_leaky_by, (x, slope), out, "xii?")
 
 
 def _leaky(x: Array, out: Array, t: Array, *, slope: float) -> None:
@@ -234,10 +224,11 @@ def _leaky(x: Array, out: Array, t: Array, *, slope: float) -> None:
     np.maximum(x, t, out=out)
 
 
-def _leaky_by(x: Array, slope: Any, out: Array, low: Array, t: Array) -> None:
-    extreme(np.minimum, x, 0, low)
-    np.multiply(low, slope, low)
-    _add_positive(x, low, out, t)
+def _leaky_by(x: Array, slope: Any, out: Array, t: Array, bits: Array, room: Array, mask: Array) -> None:
+    np.greater(x, 0, mask)
+    spread(mask, bits)
+    np.multiply(x, slope, t)
+    take_where(bits, room, x, t, out)
 
 
 @kernel
