@@ -12,7 +12,7 @@ import numpy as np
 
 from gradcore.arguments import with_name
 from gradcore.dtypes import default_float, is_floating, limits, promote
-from gradcore.engine.autocast import raising
+from gradcore.engine.autocast import raised, raising
 from gradcore.engine.operands import number, real
 from gradcore.engine.value import Value, tensors_in
 from gradcore.errors import SpecError
@@ -196,7 +196,8 @@ def sum_to_size(input: Tensor, *sizes: Any, size: Any = None) -> Tensor:
         raise SpecError(f"size {{{list(shape)}}} is not expandable to size {{{list(input.spec.shape)}}}.")
     if shape and shape == input.spec.shape:
         return input
-    return movement.sum_to_shape(input if input.spec.floating else movement.cast(input, dtype=np.dtype(np.int64)), shape=shape)
+    summed = raised(input) if input.spec.floating else movement.cast(input, dtype=np.dtype(np.int64))
+    return movement.sum_to_shape(summed, shape=shape)
 
 
 def rsub(input: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:

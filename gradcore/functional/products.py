@@ -223,6 +223,7 @@ def total(x: Tensor, dims: Sequence[int]) -> Tensor:
     return reduce.sum(x, dims=tuple(sorted(dims)), keepdim=False) if dims else x
 
 
+@joining
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x1^T W_k x2 + b_k: inputs [..., in1] and [..., in2], weight [out, in1, in2], bias [out], result [..., out]."""
     lead, (out, one, two) = input1.spec.shape[:-1], weight.spec.shape if weight.spec.ndim == 3 else (0, -1, -1)

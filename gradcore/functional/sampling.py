@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradcore.engine.autocast import left_alone
+from gradcore.engine.autocast import left_alone, raised
 from gradcore.engine.owners import constant
 from gradcore.errors import SpecError
 from gradcore.functional import transpose
@@ -55,7 +55,8 @@ def interpolate(input: Tensor, size: Size | None = None, scale_factor: float | S
     targets = _targets(input, size, scale_factor, bool(recompute_scale_factor))
     if not mode.startswith("nearest"):
         need_float("interpolate", input=input.spec)
-    x = input
+    # Means are of neither of autocast's lists.
+    x = input if mode == "area" else raised(input)
     for d, (new, scale) in enumerate(targets, 2):
         x = _resized(x, d, new, scale, mode, bool(align_corners))
     return apart(x, input)

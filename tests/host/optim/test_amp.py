@@ -57,7 +57,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any]] = {
     "mse_loss": (lambda x: F.mse_loss(x, gradcore.zeros(4, 8)), float32),
     "cross_entropy": (lambda x: F.cross_entropy(x, gradcore.tensor([0, 1, 2, 3])), float32),
     "cosine_similarity": (lambda x: F.cosine_similarity(x[:, None], x, 2), float32),
-    "interpolate": (lambda x: F.interpolate(x[None], scale_factor=2, mode="linear"), None),
+    "interpolate": (lambda x: F.interpolate(x[None], scale_factor=2, mode="linear"), float32),
     "relu": (gradcore.relu, None), "add": (lambda x: x + 1, None), "mul": (lambda x: x * x, None), "gelu": (F.gelu, None),
     "batch_norm": (lambda x: F.batch_norm(x, gradcore.zeros(8), gradcore.ones(8), gradcore.ones(8), gradcore.zeros(8), True),
                    None),

@@ -47,6 +47,9 @@ RAISED: dict[str, Call] = {
     "pdist": lambda t, x: t.pdist(x), "cdist": lambda t, x: t.cdist(x, other(t, x), p=1), "dist": lambda t, x: t.dist(x, x * 2),
     "cdist by products": lambda t, x: t.cdist(x, other(t, x), compute_mode="use_mm_for_euclid_dist"),
     "renorm": lambda t, x: t.renorm(x, 2, 0, 1.0), "square": lambda t, x: x.square(), "2 / x": lambda t, x: 2 / x,
+    "sum_to_size": lambda t, x: x.sum_to_size(1, 8),
+    **{f"interpolate {mode}": lambda t, x, m=mode: t.nn.functional.interpolate(x.reshape(1, 1, 4, 8), size=(6, 12), mode=m)
+       for mode in ("nearest", "nearest-exact", "bilinear", "bicubic")},
     "a named operand": lambda t, x: t.nn.functional.l1_loss(input=x, target=other(t, x), reduction="none"),
 }
 #: In a dtype that is asked for, or in the widest of the operands'.
@@ -57,6 +60,9 @@ OTHERS: dict[str, Call] = {
     "softmin": lambda t, x: t.nn.functional.softmin(x, 1, dtype=t.float16), "mean": lambda t, x: t.mean(x, dtype=t.float16),
     "sum": lambda t, x: t.sum(x, dtype=t.float16), "tensordot": lambda t, x: t.tensordot(x, x),
     "tensordot of two dtypes": lambda t, x: t.tensordot(x, wide(t, x)), "inner": lambda t, x: t.inner(x, x),
+    "bilinear": lambda t, x: t.nn.functional.bilinear(x, wide(t, x), t.ones(3, 8, 8)),
+    "bilinear of 16 bits": lambda t, x: t.nn.functional.bilinear(x, x, t.ones(3, 8, 8, dtype=x.dtype)),
+    "interpolate area": lambda t, x: t.nn.functional.interpolate(x.reshape(1, 1, 4, 8), size=(2, 4), mode="area"),
     "scatter_add": lambda t, x: x.scatter_add(0, t.zeros(4, 8, dtype=t.int64), wide(t, x)),
     "scatter_add to float32": lambda t, x: wide(t, x).scatter_add(dim=0, index=t.zeros(4, 8, dtype=t.int64), src=x),
     "index_put": lambda t, x: x.index_put((t.zeros(1, dtype=t.int64),), t.ones(1, 8)),
