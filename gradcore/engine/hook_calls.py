@@ -54,10 +54,10 @@ def replaced(g: Any, result: Any, whose: str) -> Any:
 def _all_replaced(gs: list[Any], result: Any, whose: str) -> list[Any]:
     """Gradients replaced by what a hook of a node returned: a tuple with one for each, or the only one. A None stops one.
 
-    Raises RuntimeError for one where there was none."""
+    Raises RuntimeError for another number of them, and for one where there was none."""
     parts = result if isinstance(result, tuple) else (result,)
     if len(parts) != len(gs):
-        raise TypeError(f"{whose} must return {count_of(len(gs), 'gradient')}, but returned {len(parts)}")
+        raise RuntimeError(f"{whose} must return {count_of(len(gs), 'gradient')}, but returned {len(parts)}")
     if any(g is None and part is not None for g, part in zip(gs, parts, strict=True)):
         raise RuntimeError(f"{whose} can't replace a None gradient with a non-None value")
     return [None if part is None else replaced(g, part, whose) for g, part in zip(gs, parts, strict=True)]

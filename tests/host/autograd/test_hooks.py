@@ -221,11 +221,11 @@ def test_what_a_hook_may_return() -> None:
         y = x * 2
         y.register_hook(lambda g: g.to("meta"))
         y.sum().backward()
-    with raises(TypeError, "a pre-hook of MulBackward0 must return 1 gradient, but returned 2"):
+    with raises(RuntimeError, "a pre-hook of MulBackward0 must return 1 gradient, but returned 2"):
         y = x * x
         y.grad_fn.register_prehook(lambda gs: (gs[0], gs[0]))
         y.sum().backward()
-    with raises(TypeError, "a hook of MulBackward0 must return 2 gradients, but returned 1"):
+    with raises(RuntimeError, "a hook of MulBackward0 must return 2 gradients, but returned 1"):
         y = x * x
         y.grad_fn.register_hook(lambda results, gs: results[0])
         y.sum().backward()

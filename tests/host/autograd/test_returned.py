@@ -161,3 +161,16 @@ def test_what_a_stopped_node_kept_is_released() -> None:
     assert x.grad is None
     with raises(RuntimeError, "Trying to backward through the graph a second time"):
         y.sum().backward()
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("where", ["register_hook", "register_prehook"])
+@pytest.mark.parametrize("of_leaf", [False, True])
+def test_another_number_of_gradients_raises_as_in_pytorch(where: str, of_leaf: bool) -> None:
+    for t in (gradcore, torch_or_skip()):
+        x = leaf(t)
+        y = x * x
+        node = y.grad_fn.next_functions[0][0] if of_leaf else y.grad_fn
+        getattr(node, where)(lambda *grads, t=t: (t.ones(2),) * 3)
+        with raises(RuntimeError, "gradients, but returned 3" if t is gradcore and where == "register_hook" else ""):
+            y.sum().backward()
