@@ -67,10 +67,11 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
 
 def _with_learnt_mask(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float, dropout: float) -> Tensor:
     """The attention result, by separate ops, whose rows that are masked entirely are 0, as are their gradients."""
-    if not mask.spec.ndim or not mask.spec.numel:
+    if not mask.spec.numel:
         return weighted_attention(query, key, value, mask, scale, dropout)[0]
     # Softmax would make NaN of such a row, and of its gradients: it gets a mask of zeros, and its result is dropped.
-    dead = elementwise.eq(reduce.amax(mask.detach(), dims=(mask.spec.ndim - 1,), keepdim=True), -math.inf)
+    dims = (mask.spec.ndim - 1,) if mask.spec.ndim else ()
+    dead = elementwise.eq(reduce.amax(mask.detach(), dims=dims, keepdim=True), -math.inf)
     out, _ = weighted_attention(query, key, value, elementwise.where(dead, 0.0, mask), scale, dropout)
     return elementwise.where(dead, 0.0, out)
 

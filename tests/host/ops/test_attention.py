@@ -86,7 +86,7 @@ def test_a_mask_may_be_learnt() -> None:
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("shape", [(3, 4), (2, 1, 3, 4), (4,), (3, 1)], ids=str)
+@pytest.mark.parametrize("shape", [(3, 4), (2, 1, 3, 4), (4,), (3, 1), ()], ids=str)
 def test_a_learnt_mask_may_mask_rows_entirely(shape: tuple[int, ...], torch: Any) -> None:
     """The result and its gradients are 0 there, as those of a mask that is no parameter."""
     found = []
