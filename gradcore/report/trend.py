@@ -64,11 +64,10 @@ class Trend(Generic[_E]):
         for turns, steps in self._steps.items():
             if len(last) < turns:
                 break
-            self._steps[turns] = steps + 1 if requested > last[-turns] else 0
-            if requested < last[-turns] and len(last) >= 4 * turns:
-                before, a, b, top = last[-4 * turns::turns]
-                if requested <= before < a < b < top:
-                    self._tops.setdefault((turns, self._count % turns), deque(maxlen=2)).append((self._count - 1, top))
+            top = last[-turns]
+            self._steps[turns] = steps + 1 if requested > top else 0
+            if len(last) >= 4 * turns and requested <= last[-4 * turns] < last[-3 * turns] < last[-2 * turns] < top:
+                self._tops.setdefault((turns, self._count % turns), deque(maxlen=2)).append((self._count - 1, top))
         self._last.append(requested)
 
     def _end_window(self, lowest: tuple[int, int, _E]) -> None:
@@ -144,9 +143,9 @@ class Trend(Generic[_E]):
         """Growth below ends that go up and down, such as what an evaluation keeps after tens of steps of training: by sizes of
         windows, with the ends that tell, the lowest of the last windows, and whether these have risen too often for chance.
         """
-        for size in self._rising:
-            floors = [*self._floors[size]]
-            tell = floors[-_FEW - 1:]
+        for size in [*self._rising]:
+            floors = self._floors[size]
+            tell = [*floors][-_FEW - 1:]
             (low, since, _), (high, _, _) = tell[0], tell[-1]
             present = self._last[-1]
             # It has been given back; or it is what has been given back twice, and nothing from before that.
@@ -154,6 +153,8 @@ class Trend(Generic[_E]):
                 continue
             yield (Growth(self._count - 1 - since, (high - low) // _FEW, every=_WINDOW << size),
                    [end for _, _, end in tell], _rise(floors, _MANY))
+            # Not taken for growth, and not asked for again before a window ends: it takes time.
+            self._rising.remove(size)
 
     def is_highest(self, steps: int) -> bool:
         """Has one of the last ``steps`` steps ended with more bytes than all before them, as far as these are kept?"""
@@ -168,8 +169,7 @@ class Trend(Generic[_E]):
 
 def _rise(floors: Sequence[tuple[int, int, object]], times: int) -> bool:
     """Are the last lowest ends of windows each higher than the one before, so many times?"""
-    last = [low for low, _, _ in floors][-times - 1:]
-    return len(last) > times and all(a < b for a, b in pairwise(last))
+    return len(floors) > times and all(floors[-k - 1][0] < floors[-k][0] for k in range(1, times + 1))
 
 
 def growth_of(ends: Iterable[int]) -> Growth | None:
