@@ -57,7 +57,7 @@ class Ends:
             tell = last[-1 - min(growth.steps, _STEPS):] if growth.every == 1 else [*self._trend.risen, last[-1]]
             if self._trend.is_sure or self._has_stayed(tell, alive(), self._trend.is_highest(growth.steps)):
                 return growth, tell
-        for growth, tell, sure in self._trend.underneath:
+        for growth, tell, sure in self._trend.underneath():
             if sure or self._has_stayed_between(tell, alive()):
                 return growth, [*tell, self._last[-1]]
         return None, []

@@ -138,7 +138,6 @@ class Trend(Generic[_E]):
             return None
         return Growth(self._count - 1 - self._since, median_low(b - a for a, b in pairwise(sizes)), every=every)
 
-    @property
     def underneath(self) -> Iterator[tuple[Growth, list[_E], bool]]:
         """Growth below ends that go up and down, such as what an evaluation keeps after tens of steps of training: by sizes of
         windows, with the ends that tell, the lowest of the last windows, and whether these have risen too often for chance.
