@@ -38,7 +38,7 @@ class _Factor(LRScheduler):
             return [rate + (base - floor) * now for rate, base in zip(rates, self.base_lrs, strict=True)]
         return [floor + (rate - floor) * (now / before) for rate in rates]
 
-    def _schedule_from_base(self) -> list[float]:
+    def _get_closed_form_lr(self) -> list[float]:
         floor = self._schedule_floor
         return [floor + (base - floor) * self._schedule_factor(self.last_epoch) for base in self.base_lrs]
 

@@ -276,6 +276,10 @@ def overridden(library: Any) -> list[Any]:
             reduced.append((epoch, self.in_cooldown))
             super()._reduce_lr(epoch)
 
+    class Twice(schedules.StepLR):  # type: ignore[misc,name-defined]
+        def _get_closed_form_lr(self) -> list[float]:
+            return [2 * rate for rate in super()._get_closed_form_lr()]
+
     reduced: list[Any] = []
     optimizer = library.optim.SGD([library.ones(1, requires_grad=True)], lr=1.0)
     optimizer.step()
@@ -283,7 +287,9 @@ def overridden(library: Any) -> list[Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         jumps.step(3)
-    found = [jumps.get_last_lr()]
+        twice = Twice(optimizer, step_size=2)
+        twice.step(2)
+    found = [jumps.get_last_lr(), twice.get_last_lr()]
     jumps.step()
     plateau = Counts(optimizer, patience=0, cooldown=1, factor=0.5)
     for metric in (5.0, 4.5, 4.2, 2.0, 1.5):
