@@ -2,55 +2,110 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
+from gradcore.engine.hooks import Table, to_end
+
 
 class HookDict(MutableMapping[int, Any]):
-    """A module's own hooks of one kind, by the ``id`` of their handles, in the order in which they run."""
+    """A module's own hooks of one kind, by the ``id`` of their handles, in the order in which they run.
 
-    __slots__ = ("_module", "_kind")
+    As in PyTorch it keeps them when the module is given another dict, and brings them back when it is given again.
+    """
+
+    __slots__ = ("_module", "_kind", "_table")
 
     def __init__(self, module: Any, kind: str) -> None:
         self._module = module
         self._kind = kind
+        hooks = module.__dict__.get("_module_hooks")
+        #: None until the module has hooks.
+        self._table: dict[int, Any] | None = None if hooks is None else getattr(hooks, kind)
 
     @property
     def _own(self) -> dict[int, Any]:
-        hooks = self._module.__dict__.get("_module_hooks")
-        found: dict[int, Any] = {} if hooks is None else getattr(hooks, self._kind)
-        return found
+        """What to read, which is written to only if it is not empty."""
+        if self._table is None and (hooks := self._module.__dict__.get("_module_hooks")) is not None:
+            self._table = getattr(hooks, self._kind)
+        return {} if self._table is None else self._table
 
     def __getitem__(self, key: int) -> Any:
         return self._own[key][0]
 
     def __setitem__(self, key: int, hook: Any) -> None:
-        self._module._module_hooks_to_add(self._kind)[key] = hook, False
+        made, before = self._module._module_hooks_to_add(self._kind), self._own.get(key)
+        # It is given what the one of its key was registered for, such as keyword arguments, also if that was dropped.
+        kind, with_kwargs = self._module._module_hooks.dropped.get(key, (tuple, False)) if before is None else _use(before)
+        (made if self._table is None else self._table)[key] = kind((hook, with_kwargs))
 
     def __delitem__(self, key: int) -> None:
-        del self._own[key]
+        own = self._own
+        _note(self._module, {key: own[key]})
+        del own[key]
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._own)
+
+    def __reversed__(self) -> Iterator[int]:
+        return reversed(self._own)
 
     def __len__(self) -> int:
         return len(self._own)
 
     def __repr__(self) -> str:
-        return repr(dict(self))
+        return repr(self.copy())
+
+    def __reduce__(self) -> Any:
+        # A copy of the dict is none of the module.
+        return OrderedDict, (list(self.items()),)
+
+    def copy(self) -> OrderedDict[int, Any]:
+        """The hooks in a dict of their own."""
+        return OrderedDict(self)
+
+    def popitem(self, last: bool = True) -> tuple[int, Any]:
+        """Drop the last hook, or the first one, and return it behind its key. Raises KeyError if there is none."""
+        key = next(reversed(self) if last else iter(self), None)
+        if key is None:
+            raise KeyError("dictionary is empty")
+        return key, self.pop(key)
+
+    def move_to_end(self, key: int, last: bool = True) -> None:
+        """Let a hook run behind the others, or before them. Raises KeyError if it is not there."""
+        own = self._own
+        to_end(own, [key])
+        if not last:
+            to_end(own, [k for k in own if k != key])
+
+
+def _use(entry: Any) -> tuple[type, bool]:
+    """What a hook was registered for: the class of its entry, and whether it is given keyword arguments."""
+    return type(entry), entry[1]
+
+
+def _note(module: Any, entries: dict[int, Any]) -> None:
+    """Remember of hooks that are dropped what they were registered for: copies of the dict have the functions alone."""
+    module._module_hooks.dropped.update((k, _use(entry)) for k, entry in entries.items() if _use(entry) != (tuple, False))
 
 
 def hook_dict(kind: str) -> Any:
     """The attribute of a module that shows its hooks of one kind, and can be set to a dict of others."""
 
     def put(module: Any, given: Any) -> None:
-        shown, wanted = HookDict(module, kind), dict(given)
-        # One that stays is still given what it was registered for, such as keyword arguments.
-        before = dict(shown._own)
-        shown.clear()
-        for key, hook in wanted.items():
-            shown[key] = hook
-            if key in before and before[key][0] is hook:
-                shown._own[key] = before[key]
+        table = None
+        if isinstance(given, HookDict) and given._module is module and given._kind == kind:
+            table = given._table
+        elif not given and "_module_hooks" not in module.__dict__:
+            # Without hooks a call runs ``forward`` itself.
+            return
+        before = module._module_hooks_to_add(kind)
+        _note(module, before)
+        shown = HookDict(module, kind)
+        shown._table = Table() if table is None else table
+        if table is None:
+            shown.update(given)
+        setattr(module._module_hooks, kind, shown._table)
 
     return property(lambda module: HookDict(module, kind), put)

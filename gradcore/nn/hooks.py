@@ -34,15 +34,18 @@ class _Always(tuple[Hook, bool]):
 class Tables:
     """Hooks by kind, which a subclass names in ``__slots__``, and of each kind by key, in the order in which they run."""
 
-    __slots__: tuple[str, ...] = ()
+    __slots__: tuple[str, ...] = ("dropped",)
 
     def __init__(self) -> None:
+        #: Of some that were dropped, by key, what :class:`~gradcore.nn.hook_dicts.HookDict` remembers.
+        self.dropped: dict[int, tuple[type, bool]] = {}
         for kind in self.__slots__:
             setattr(self, kind, Table())
 
     def copy(self) -> Any:
         """A copy of the tables, with the same functions."""
         made = type(self)()
+        made.dropped.update(self.dropped)
         for kind in self.__slots__:
             getattr(made, kind).update(getattr(self, kind))
         return made

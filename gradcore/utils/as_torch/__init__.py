@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from functools import partial
 from importlib import import_module
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
@@ -16,7 +15,7 @@ from typing import Any
 
 import gradcore
 from gradcore.utils.as_torch import devices, dtypes, foreach, library, safetensors
-from gradcore.utils.as_torch.internals import CPU, GIVEN, HOOKS, METHODS, Hooks, UntypedStorage
+from gradcore.utils.as_torch.internals import CPU, GIVEN, METHODS, UntypedStorage
 from gradcore.utils.as_torch.stand_ins import MODULES, NAMES, UnusedModule, stand_in
 
 __all__ = ["install"]
@@ -114,8 +113,6 @@ def _add_attributes() -> None:
     gradcore.Tensor.real = property(lambda self: self)  # type: ignore[attr-defined]
     # Wrappers of an optimizer, which call no ``__init__``, call this for their step's hooks: every step has them.
     gradcore.optim.Optimizer._patch_step_function = lambda self: None  # type: ignore[attr-defined]
-    for attribute, kind in HOOKS.items():
-        setattr(gradcore.nn.Module, attribute, property(partial(Hooks, kind=kind)))
 
 
 def install(version: str = "2.13.0", unused: Iterable[str] = ()) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from types import ModuleType
 from typing import Any, NamedTuple, Optional
@@ -99,30 +98,6 @@ class Dual(NamedTuple):
     tangent: None
 
 
-class Hooks(Mapping[int, Callable[..., Any]]):
-    """The hooks of one kind that a module has, by key, which may be taken away: ``module._forward_hooks``."""
-
-    def __init__(self, module: Any, kind: str) -> None:
-        own = vars(module).get("_module_hooks")
-        self._table: dict[int, Any] = {} if own is None else getattr(own, kind)
-
-    def __getitem__(self, key: int) -> Callable[..., Any]:
-        found: Callable[..., Any] = self._table[key][0]
-        return found
-
-    def __delitem__(self, key: int) -> None:
-        del self._table[key]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._table)
-
-    def __len__(self) -> int:
-        return len(self._table)
-
-    def clear(self) -> None:
-        self._table.clear()
-
-
 class _WithoutValues(type):
     def __instancecheck__(cls, x: Any) -> bool:
         return isinstance(x, Value) and x.storage.device.type == "meta"
@@ -131,10 +106,6 @@ class _WithoutValues(type):
 class FakeTensor(metaclass=_WithoutValues):
     """The type of tensors without values, which are those on meta: packages do not read them."""
 
-
-#: Attributes of modules, and the kinds of hooks that they have.
-HOOKS = {"_forward_pre_hooks": "before", "_forward_hooks": "after", "_backward_pre_hooks": "gradients_before",
-         "_backward_hooks": "gradients"}
 
 #: Methods that give what every tensor of gradcore is, which is neither complex nor sparse: itself.
 METHODS = ("conj", "resolve_conj", "resolve_neg", "to_dense")

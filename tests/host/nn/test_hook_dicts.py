@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import OrderedDict
 from typing import Any
 
@@ -49,6 +50,58 @@ def scenario(library: Any) -> list[Any]:
 def test_hooks_can_be_listed_and_dropped() -> None:
     none, both = [0, []], ["before", "after", "gradients before", "gradients"]
     assert scenario(gradcore) == [*none, both, [1] * 4, True, True, True, ["before", "gradients before"], ["after"], False]
+
+
+def set_aside(library: Any) -> list[Any]:
+    """What comes back of hooks that are set aside, by the dict itself or by copies of it, and what handles then remove."""
+    seen: list[str] = []
+    layer = library.nn.Linear(1, 1)
+
+    def run() -> list[str]:
+        seen.clear()
+        layer(library.ones(1, 1))
+        return list(seen)
+
+    def named(name: str) -> Any:
+        return lambda module, args, kwargs, output: seen.append(name)
+
+    first, second = (layer.register_forward_hook(named(name), with_kwargs=True) for name in ("first", "second"))
+    hooks = layer._forward_hooks
+    layer._forward_hooks = OrderedDict()
+    layer._forward_hooks[-1] = lambda *_: seen.append("meanwhile")
+    found: list[Any] = [run(), len(hooks)]
+    layer._forward_hooks = hooks
+    found.append(run())
+    hooks.move_to_end(second.id, last=False)
+    found.append(run())
+    first.remove()
+    found.append(run())
+    copies = [hooks.copy(), copy.copy(hooks), copy.deepcopy(hooks)]
+    hooks.clear()
+    found += [run(), [list(kept) == [second.id] for kept in copies], [type(kept).__name__ for kept in copies]]
+    hooks.update(copies[0])
+    found.append(run())
+    layer._forward_hooks = OrderedDict()
+    layer._forward_hooks = copies[0]
+    found.append(run())
+    layer._forward_hooks[second.id] = named("wrapped")
+    other = copy.deepcopy(layer)
+    layer._forward_hooks.popitem()
+    with pytest.raises(KeyError):
+        layer._forward_hooks.popitem()
+    found += [run(), len(other._forward_hooks), len(layer._forward_hooks)]
+    return found
+
+
+def test_hooks_that_are_set_aside_come_back() -> None:
+    second = ["second"]
+    assert set_aside(gradcore) == [["meanwhile"], 2, ["first", "second"], ["second", "first"], second, [], [True] * 3,
+                                   ["OrderedDict"] * 3, second, second, [], 1, 0]
+
+
+@pytest.mark.oracle
+def test_hooks_are_set_aside_as_pytorchs(torch: Any) -> None:
+    assert set_aside(gradcore) == set_aside(torch)
 
 
 @pytest.mark.oracle

@@ -197,7 +197,7 @@ layer.register_forward_pre_hook(lambda *given: seen.append("before"))
 print(len(layer._forward_hooks), [*layer._forward_hooks] == [handle.id], len(layer._backward_hooks))
 del layer._forward_hooks[handle.id]
 layer(x)
-layer._forward_pre_hooks.clear()
+layer._forward_pre_hooks = {}
 layer(x)
 print(seen)
 with FlopCounterMode(display=False) as counted:
