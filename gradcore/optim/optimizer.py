@@ -249,8 +249,9 @@ class Optimizer(StepHooks, StateHooks):
                 state[key] = values
         self.state = state
         self._optim_unnamed = True
-        for own, given in zip(self.param_groups, groups, strict=True):
-            own.update({k: _option(v) for k, v in given.items() if k != "params"})
+        # As in PyTorch, in dicts of the optimizer's own: the caller's, which another optimizer may have, stay as they are.
+        self.param_groups = [{**own, **{k: _option(v) for k, v in given.items() if k != "params"}}
+                             for own, given in zip(self.param_groups, groups, strict=True)]
 
     def _optim_parameters(self) -> list[Tensor]:
         return [p for group in self.param_groups for p in group["params"]]

@@ -70,12 +70,14 @@ class OptimizerGuard(Asking):
     may read it. With ``only_clears`` the function does nothing but clear gradients, and the state may change too.
     """
 
-    __slots__ = ("owner", "kind", "state", "groups", "free", "hooks", "kept", "places", "tensors")
+    __slots__ = ("owner", "kind", "state", "dicts", "groups", "free", "hooks", "kept", "places", "tensors")
 
     def __init__(self, optimizer: Optimizer, rates: bool, only_clears: bool = False) -> None:
         #: Weakly, as in all guards: a program must not keep the memory of what the user has given up.
         self.owner = ref(optimizer)
         self.kind = type(optimizer)
+        #: The groups themselves, from which a replay of updates reads rates.
+        self.dicts = [] if only_clears else list(optimizer.param_groups)
         self.groups = [_group(group, optimizer, rates) for group in optimizer.param_groups]
         #: By group: the options that are only operands, with their bytes where they are tensors, else None.
         self.free = [{k: (x, x.storage, x.spec) if isinstance(x := group[k], Value) else None
@@ -111,6 +113,8 @@ class OptimizerGuard(Asking):
         for k, (chosen, values, decisive, count, params) in enumerate(self.groups):
             group = f"g{k}_{id(self.owner)}"
             yield f"len({group} := {optimizer}.param_groups[{k}]) == {count}", options
+            if self.dicts:
+                yield f"{group} is {name(self.dicts[k])}", options
             yield f"{name(chosen)}({group}) == {name(values)}", options
             if decisive is not None:
                 yield f"{optimizer}._optim_decisive({group}) == {name(decisive)}", options
