@@ -11,7 +11,7 @@ from gradcore.functional.linalg import matrix_exp, qr, solve
 from gradcore.functional.padding import pad
 from gradcore.functional.similarity import normalize
 from gradcore.nn.module import Module
-from gradcore.nn.utils.parametrize import register_parametrization
+from gradcore.nn.utils.parametrize import is_parametrized, register_parametrization
 from gradcore.nn.utils.spectral_norm import default_dim, directions, divided, iterate, matrix_of
 from gradcore.nn.utils.weight_norm import length_of
 
@@ -40,14 +40,15 @@ def weight_norm(module: Any, name: str = "weight", dim: int | None = 0) -> Any:
     The module loads state dicts of the older :func:`gradcore.nn.utils.weight_norm`, too. Undone by
     :func:`~gradcore.nn.utils.parametrize.remove_parametrizations`. Raises ValueError if ``name`` is not a parameter.
     """
-    def take_older_names(state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+    def take_older_names(module: Any, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
         older = [f"{prefix}{name}_{part}" for part in "gv"]
-        if all(key in state_dict for key in older):
+        # Not once it is removed: the older one may have come in its place.
+        if is_parametrized(module, name) and all(key in state_dict for key in older):
             for k, key in enumerate(older):
                 state_dict[f"{prefix}parametrizations.{name}.original{k}"] = state_dict.pop(key)
 
     register_parametrization(module, name, _WeightNorm(dim))
-    module._register_load_state_dict_pre_hook(take_older_names)
+    module.register_load_state_dict_pre_hook(take_older_names)
     return module
 
 

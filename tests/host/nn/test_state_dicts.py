@@ -107,6 +107,17 @@ def test_files_of_older_versions_are_loaded_as_by_pytorch(torch: Any) -> None:
     assert older_files(gradcore) == older_files(torch)
 
 
+def test_a_weight_norm_that_is_removed_renames_nothing() -> None:
+    """The older one may have come in its place; and an error names the keys that were given."""
+    layer = nn.utils.parametrizations.weight_norm(nn.Linear(2, 3))
+    nn.utils.parametrize.remove_parametrizations(layer, "weight")
+    older = {"weight_g": gradcore.ones(3, 1), "weight_v": gradcore.ones(3, 2), "bias": gradcore.zeros(3)}
+    with raises(RuntimeError, 'Missing key(s) in state_dict: "weight"', 'Unexpected key(s)', '"weight_g", "weight_v"'):
+        layer.load_state_dict(older)
+    nn.utils.weight_norm(layer)
+    assert str(layer.load_state_dict(older)) == "<All keys matched successfully>" and layer.weight_v.tolist() == [[1, 1]] * 3
+
+
 def test_a_hook_after_loading_returns_nothing() -> None:
     m = nn.Linear(1, 1)
     m.register_load_state_dict_post_hook(lambda module, keys: keys)
