@@ -186,14 +186,18 @@ def remove_parametrizations(module: Any, tensor_name: str, leave_parametrized: b
     if not len(module.parametrizations):
         del module.parametrizations
         module.__class__ = kind.__bases__[0]
-    # None if there are several, or if it is parametrized itself.
-    originals = {**made._buffers, **made._parameters}
-    original = originals.get("original")
-    if original is not None and original.spec == value.spec:
+    first = _first(made)
+    if not made._count and first is made.original and first.spec == value.spec:
         # The Parameter object stays the same, so that an optimizer that holds it keeps working.
         with no_grad():
-            original.copy_(value)
-        _register(module, tensor_name, original)
+            first.copy_(value)
+        _register(module, tensor_name, first)
     else:
-        _register(module, tensor_name, _like([*originals.values(), *made.parameters()][0], value))
+        _register(module, tensor_name, _like(first, value))
     return module
+
+
+def _first(parts: ParametrizationList) -> Tensor:
+    """The first original, or if that is parametrized itself, the first one that it is computed from."""
+    name = "original0" if parts._count else "original"
+    return _first(parts.parametrizations[name]) if is_parametrized(parts, name) else getattr(parts, name)

@@ -314,6 +314,8 @@ def of_a_buffer(library: Any) -> list[Any]:
     norm.running_mean = library.ones(2)
     found = [list(norm.state_dict()), [n for n, _ in norm.named_parameters()], norm.running_mean.tolist(),
              norm.parametrizations.running_mean.original.tolist(), norm.running_var.tolist()]
+    # An original may be parametrized itself.
+    tools.register_parametrization(norm.parametrizations.running_mean, "original", Twice())
     for name in ("running_mean", "running_var"):
         tools.remove_parametrizations(norm, name)
     return [*found, sorted(norm.state_dict()), sorted(n for n, _ in norm.named_buffers()), norm.running_mean.tolist(),
