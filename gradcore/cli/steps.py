@@ -38,7 +38,8 @@ def train_step(workload: Any, optimizer: Any, batch: Batch, device: Any,
         try:
             loss = workload.run(trees.filled(batch, given), optimizer)
         except SpecError as error:
-            if "dtype" in str(error) and any(getattr(a, "dtype", None) == np.float64 for a in arrays):
+            said = str(error)
+            if "dtype" in said and "float64" in said and any(getattr(a, "dtype", None) == np.float64 for a in arrays):
                 error.add_note("the batch has float64, which NumPy makes unless it is told dtype=np.float32")
             raise
         value = loss.item() if isinstance(loss, gradcore.Tensor) and loss.numel() == 1 and device.type != "meta" else math.nan

@@ -300,3 +300,12 @@ def test_a_batch_of_numpys_default_dtype(capsys, tmp_path, command):
         status, _, err = run(capsys, *command, path, "--device", device)
         assert status == 1 and len(err.splitlines()) == 1
         assert err.endswith("; the batch has float64, which NumPy makes unless it is told dtype=np.float32\n")
+
+
+def test_an_error_about_other_dtypes_says_nothing_of_the_batch(capsys, tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("import gradcore\nimport numpy as np\nfrom gradcore import nn\n"
+                    "def build(n):\n    x = np.zeros((n, 3), np.float32)\n"
+                    "    return nn.Linear(3, 2).to(gradcore.float16), (x, np.zeros((n, 2)))\n")
+    status, _, err = run(capsys, "measure", path, "--device", "meta")
+    assert status == 1 and err.endswith("got input float32, weight float16, bias float16\n")
