@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -55,10 +56,15 @@ def run(options: argparse.Namespace) -> None:
             console.print(f"batch {batches}: the peak is reached by {reached}", soft_wrap=True)
         line = fit(reports)
         if line is not None:
-            sizes = f"{line['fixed']:,} bytes plus {line['per_sample']:,.1f}".removesuffix(".0") + " per sample"
-            error = line["largest_error"]
-            console.print(f"allocated is about {sizes}, within {error:,} bytes of each of these" if error else
-                          f"allocated is {sizes}", soft_wrap=True)
+            console.print(in_words(line), soft_wrap=True)
+
+
+def in_words(line: Mapping[str, Any]) -> str:
+    """What :func:`fit` has found, in words: that the line is exact only if the figures shown are."""
+    slope, error = line["per_sample"], line["largest_error"]
+    sizes = f"{line['fixed']:,} bytes plus {slope:,.1f}".removesuffix(".0") + " per sample"
+    exact = not error and math.isclose(slope, round(slope, 1), abs_tol=1e-6)
+    return f"allocated is {sizes}" if exact else f"allocated is about {sizes}, within {error:,} bytes of each of these"
 
 
 def fit(reports: Sequence[StepReport]) -> dict[str, Any] | None:

@@ -18,6 +18,7 @@ import pytest
 import gradcore
 from gradcore import folds
 from gradcore.cli.main import main, parser
+from gradcore.cli.measure import in_words
 from gradcore.devices import availability
 from gradcore.report import load_report, load_run
 
@@ -309,3 +310,10 @@ def test_an_error_about_other_dtypes_says_nothing_of_the_batch(capsys, tmp_path)
                     "    return nn.Linear(3, 2).to(gradcore.float16), (x, np.zeros((n, 2)))\n")
     status, _, err = run(capsys, "measure", path, "--device", "meta")
     assert status == 1 and err.endswith("got input float32, weight float16, bias float16\n")
+
+
+def test_a_line_of_measure_is_exact_if_its_figures_are():
+    third = {"fixed": 488, "per_sample": 512 / 3, "largest_error": 0}
+    assert in_words(third) == "allocated is about 488 bytes plus 170.7 per sample, within 0 bytes of each of these"
+    assert in_words({**third, "per_sample": 170.5}) == "allocated is 488 bytes plus 170.5 per sample"
+    assert in_words({**third, "per_sample": 169.99999999999997}) == "allocated is 488 bytes plus 170 per sample"
