@@ -205,9 +205,10 @@ class Tensor(Operators, Conversions, Gradients):
                                "at the moment")
         with modes.no_grad():
             # As in PyTorch, what shares all its bytes, as a tied weight does in a state dict, shares those of its copies.
-            twin = memo.get((id(self.storage), self.spec))
+            twin, _ = memo.get((id(self.storage), self.spec), (None, None))
             copy = movement.clone(self) if twin is None else twin.detach()
-        memo[id(self.storage), self.spec] = copy
+        # With the storage, since another could come to have its id.
+        memo[id(self.storage), self.spec] = copy, self.storage
         copy.requires_grad = self.requires_grad
         role = self.storage.block.tag.role
         # A copy of what a state dict has is no parameter or buffer; those of a module's copy become it there.

@@ -133,6 +133,12 @@ def test_copies_keep_their_class_and_what_they_share() -> None:
     assert copies(gradcore, Marked) == [True, False, [[3, 3]] * 2, [1, 1], [0, 0], (0,), False]
 
 
+def test_copies_of_tensors_that_go_are_their_own() -> None:
+    """A class may copy what it makes for that alone, whose storage goes, so that another gets its id."""
+    memo: dict[Any, Any] = {}
+    assert [gradcore.full((2,), float(k)).__deepcopy__(memo)[0].item() for k in range(5)] == [0, 1, 2, 3, 4]
+
+
 @pytest.mark.oracle
 def test_copies_are_pytorchs(torch: Any) -> None:
     class Theirs(torch.nn.Parameter):  # type: ignore[misc,name-defined]
