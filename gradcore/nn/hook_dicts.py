@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
 from gradcore.engine.hooks import Table, to_end
@@ -38,12 +38,12 @@ class HookDict(MutableMapping[int, Any]):
         made, before = self._module._module_hooks_to_add(self._kind), self._own.get(key)
         # It is given what the one of its key was registered for, such as keyword arguments, also if that was dropped.
         kind, with_kwargs = self._module._module_hooks.dropped.get(key, (tuple, False)) if before is None else _use(before)
-        (made if self._table is None else self._table)[key] = kind((hook, with_kwargs))
+        change(made if self._table is None else self._table, dict.__setitem__, key, kind((hook, with_kwargs)))
 
     def __delitem__(self, key: int) -> None:
         own = self._own
         _note(self._module, {key: own[key]})
-        del own[key]
+        change(own, dict.__delitem__, key)
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._own)
@@ -75,9 +75,14 @@ class HookDict(MutableMapping[int, Any]):
     def move_to_end(self, key: int, last: bool = True) -> None:
         """Let a hook run behind the others, or before them. Raises KeyError if it is not there."""
         own = self._own
-        to_end(own, [key])
-        if not last:
-            to_end(own, [k for k in own if k != key])
+        if key not in own:
+            raise KeyError(key)
+        change(own, to_end, [key] if last else [k for k in own if k != key])
+
+
+def change(hooks: Any, how: Callable[..., Any], *given: Any) -> None:
+    """Change a table. All changes by these dicts are made here, where the trace of a function looks for them."""
+    how(hooks, *given)
 
 
 def _use(entry: Any) -> tuple[type, bool]:

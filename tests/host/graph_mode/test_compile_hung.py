@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -25,7 +26,14 @@ def on_an_optimizer(m: nn.Module, optimizer: gradcore.optim.Optimizer) -> Any:
     return optimizer.register_step_post_hook(lambda optimizer, args, kwargs: m.weight.detach().mul_(2))
 
 
-WAYS = [on_a_module, on_a_parameter, on_an_optimizer]
+def in_the_dict_of_a_module(m: nn.Module, optimizer: gradcore.optim.Optimizer) -> Any:
+    key, taken_away = 10 ** 9 + len(m._forward_hooks), ExitStack()
+    m._forward_hooks[key] = lambda module, args, output: output * 2
+    taken_away.callback(m._forward_hooks.pop, key)
+    return taken_away
+
+
+WAYS = [on_a_module, in_the_dict_of_a_module, on_a_parameter, on_an_optimizer]
 
 
 def found(make: Callable[..., Any]) -> list[Any]:
