@@ -197,7 +197,7 @@ def remove_parametrizations(module: Any, tensor_name: str, leave_parametrized: b
     return module
 
 
-def _first(parts: ParametrizationList) -> Tensor:
+def _first(parts: Any) -> Tensor:
     """The first original, or if that is parametrized itself, the first one that it is computed from."""
     name = "original0" if parts._count else "original"
     return _first(parts.parametrizations[name]) if is_parametrized(parts, name) else getattr(parts, name)
