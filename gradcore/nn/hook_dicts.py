@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
+from weakref import ref
 
 from gradcore.engine.hooks import Table, to_end
 
@@ -18,31 +19,43 @@ class HookDict(MutableMapping[int, Any]):
     __slots__ = ("_module", "_kind", "_table")
 
     def __init__(self, module: Any, kind: str) -> None:
-        self._module = module
+        # Weakly, as a dict that is kept must not keep the module's memory.
+        self._module = ref(module)
         self._kind = kind
-        hooks = module.__dict__.get("_module_hooks")
         #: None until the module has hooks.
-        self._table: dict[int, Any] | None = None if hooks is None else getattr(hooks, kind)
+        self._table: Any = None
+        self._table = self._now()
+
+    def _now(self) -> Any:
+        """The module's present table, None if there is none."""
+        module = self._module()
+        hooks = None if module is None else module.__dict__.get("_module_hooks")
+        return None if hooks is None else getattr(hooks, self._kind)
 
     @property
     def _own(self) -> dict[int, Any]:
         """What to read, which is written to only if it is not empty."""
-        if self._table is None and (hooks := self._module.__dict__.get("_module_hooks")) is not None:
-            self._table = getattr(hooks, self._kind)
+        if self._table is None:
+            self._table = self._now()
         return {} if self._table is None else self._table
 
     def __getitem__(self, key: int) -> Any:
         return self._own[key][0]
 
     def __setitem__(self, key: int, hook: Any) -> None:
-        made, before = self._module._module_hooks_to_add(self._kind), self._own.get(key)
+        module, before = self._module(), self._own.get(key)
+        if self._table is None:
+            self._table = Table() if module is None else module._module_hooks_to_add(self._kind)
         # It is given what the one of its key was registered for, such as keyword arguments, also if that was dropped.
-        kind, with_kwargs = self._module._module_hooks.dropped.get(key, (tuple, False)) if before is None else _use(before)
-        change(made if self._table is None else self._table, dict.__setitem__, key, kind((hook, with_kwargs)))
+        dropped = {} if module is None else module._module_hooks.dropped
+        kind, with_kwargs = dropped.get(key, (tuple, False)) if before is None else _use(before)
+        change(self._table, dict.__setitem__, key, kind((hook, with_kwargs)))
 
     def __delitem__(self, key: int) -> None:
-        own = self._own
-        _note(self._module, {key: own[key]})
+        own, module = self._own, self._module()
+        entry = own[key]
+        if module is not None:
+            _note(module, {key: entry})
         change(own, dict.__delitem__, key)
 
     def __iter__(self) -> Iterator[int]:
@@ -100,7 +113,7 @@ def hook_dict(kind: str) -> Any:
 
     def put(module: Any, given: Any) -> None:
         table = None
-        if isinstance(given, HookDict) and given._module is module and given._kind == kind:
+        if isinstance(given, HookDict) and given._module() is module and given._kind == kind:
             table = given._table
         elif not given and "_module_hooks" not in module.__dict__:
             # Without hooks a call runs ``forward`` itself.

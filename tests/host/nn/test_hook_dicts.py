@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -97,6 +98,18 @@ def test_hooks_that_are_set_aside_come_back() -> None:
     second = ["second"]
     assert set_aside(gradcore) == [["meanwhile"], 2, ["first", "second"], ["second", "first"], second, [], [True] * 3,
                                    ["OrderedDict"] * 3, second, second, [], 1, 0]
+
+
+def test_a_dict_that_is_kept_keeps_no_module() -> None:
+    layer = gradcore.nn.Linear(1, 1)
+    layer.register_forward_hook(print)
+    kept, gone = [layer._forward_hooks, gradcore.nn.Linear(1, 1)._forward_hooks], ref(layer)
+    del layer
+    assert gone() is None and [list(hooks.values()) for hooks in kept] == [[print], []]
+    for hooks in kept:
+        hooks[-1] = repr
+        hooks.popitem(last=False)
+        assert len(hooks) == (hooks is kept[0])
 
 
 @pytest.mark.oracle
