@@ -65,11 +65,11 @@ class Ends:
     def _has_stayed(self, ends: Sequence[End], alive: Mapping[int, int], highest: bool) -> bool:
         """Has what several steps from the first of ``ends`` to the last have made stayed, rather than taken the place of more
         than the last step replaces, as in a queue? It has to be a good part of the rise. Where ends have come as high before,
-        by going up and down, nothing may have gone in the last three steps."""
+        by going up and down, next to nothing may have gone in the last three steps."""
         ends = ends if highest else ends[-4:]
         risen, made = max(end.requested for end in ends) - ends[0].requested, self._made(ends, alive)
         new = sum(nbytes for serial, nbytes in alive.items() if serial > ends[0].serial)
-        return len(made) > 1 and sum(made) <= risen <= 3 * sum(made) and (highest or new == risen)
+        return len(made) > 1 and sum(made) <= risen <= 3 * sum(made) and (highest or 16 * (new - risen) <= risen)
 
     def _has_stayed_between(self, ends: Sequence[End], alive: Mapping[int, int]) -> bool:
         """Have as many bytes as have been added stayed of what was made between each of ``ends`` and the next? Of all together

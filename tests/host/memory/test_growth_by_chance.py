@@ -92,3 +92,18 @@ def test_ends_of_random_sizes_are_no_growth(monkeypatch: pytest.MonkeyPatch) -> 
         trend.add(_step._ends["cpu"]._last[-1].requested, None)
         risen += any(trend.underneath())
     assert risen > 10
+
+
+def test_a_graph_that_is_carried_on_grows_also_after_ends_that_were_higher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step frees the sum of before, a few bytes of the thousands that it keeps."""
+    monkeypatch.setattr(_step, "_ends", {})
+    w, total = gradcore.ones(1000, requires_grad=True), gradcore.zeros(())
+    for k in range(30):
+        with gradcore.step(device="cpu"):
+            held = gradcore.ones(100_000 + 1000 * (k % 2))
+    del held
+    for _ in range(7):
+        with gradcore.step(device="cpu") as step:
+            total = total + w.exp().sum()
+    assert step.report.growth is not None and step.report.growth.requested == 4000
+    assert {g.op for g in named(step)} == {"exp"}
