@@ -180,36 +180,35 @@ def raised(x: Any) -> Any:
     return cast(x, dtype=FLOAT32) if narrow else x
 
 
-def raising(function: F) -> F:
-    """Decorate a function that runs in float32 within a region, all of it, as one op of the list :data:`HIGHER` would."""
-
-    @functools.wraps(function)
-    def run(*args: Any, **options: Any) -> Any:
-        region = local.state.autocast
-        if region is None or region.of((*args, *options.values())) is None:
-            return function(*args, **options)
-        args, options = tuple(map(raised, args)), {name: raised(x) for name, x in options.items()}
-        with left_alone():
-            return function(*args, **options)
-
-    return run  # type: ignore[return-value]
+def widened(values: tuple[Any, ...]) -> Callable[[Any], Any]:
+    """A function that gives floating tensors in the widest dtype of those among ``values``."""
+    wide = functools.reduce(join, [x.spec.dtype for x in values if _floats(x)] or [FLOAT32])
+    return lambda x: cast(x, dtype=wide) if _floats(x) and x.spec.dtype != wide else x
 
 
-def joining(function: F) -> F:
-    """Decorate a function that is of neither list: within a region it runs in the widest dtype of its floating operands."""
+def _on(suited: Callable[[tuple[Any, ...]], Callable[[Any], Any]]) -> Callable[[F], F]:
+    """Decorate a function that runs within a region as it does outside, on what ``suited`` gives for each of its operands."""
 
-    @functools.wraps(function)
-    def run(*args: Any, **options: Any) -> Any:
-        region = local.state.autocast
-        if region is None or region.of((*args, *options.values())) is None:
-            return function(*args, **options)
-        wide = functools.reduce(join, [x.spec.dtype for x in (*args, *options.values()) if _floats(x)] or [FLOAT32])
-        args = tuple([cast(x, dtype=wide) if _floats(x) and x.spec.dtype != wide else x for x in args])
-        options = {name: cast(x, dtype=wide) if _floats(x) and x.spec.dtype != wide else x for name, x in options.items()}
-        with left_alone():
-            return function(*args, **options)
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def run(*args: Any, **options: Any) -> Any:
+            region = local.state.autocast
+            if region is None or region.of(values := (*args, *options.values())) is None:
+                return function(*args, **options)
+            suit = suited(values)
+            args, options = tuple(map(suit, args)), {name: suit(x) for name, x in options.items()}
+            with left_alone():
+                return function(*args, **options)
 
-    return run  # type: ignore[return-value]
+        return run  # type: ignore[return-value]
+
+    return decorate
+
+
+#: Of a function that runs in float32, all of it, as one op of the list :data:`HIGHER` would.
+raising = _on(lambda values: raised)
+#: Of one that is of neither list: it runs in the widest dtype of its floating operands.
+joining = _on(widened)
 
 
 def _floats(x: Any) -> bool:
