@@ -3,7 +3,8 @@
 A mapping of names to tensors becomes a plain file, which any library for the format can read. Other contents of a checkpoint,
 such as an optimizer's state, an epoch or a list, are stored as JSON in the file's metadata, in which tensors are names. A
 tensor that occurs in several places is one tensor again when loaded: a checkpoint stores its bytes once; a plain file stores
-them for each name, and lists in the metadata which names are the same tensor.
+them for each name, and lists in the metadata which names are the same tensor. A state dict's ``_metadata``, such as the version
+of each module's class, is stored with it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import io
 import json
 import os
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -31,6 +33,8 @@ Place = str | os.PathLike[str] | BinaryIO
 _TREE = "gradcore"
 #: The metadata's key for the names of a plain mapping that are the same tensor: a dict from each to the first of them.
 _SHARED = "gradcore.shared"
+#: The metadata's key for the ``_metadata`` of a plain mapping that is a state dict.
+_MODULES = "gradcore.modules"
 #: The types that keys of a dict may have.
 _KEYS = (bool, int, float, str, tuple, type(None))
 #: The largest depth of a checkpoint.
@@ -62,9 +66,13 @@ def save(obj: Any, f: Place) -> None:
     tensors: dict[str, Any] = {}
     named: dict[Any, str] = {}
     metadata = {}
+    in_metadata: dict[str, Any] = {}
+    modules = _describe(_of_modules(obj), "_metadata", in_metadata, {}, 0)
     if isinstance(obj, Mapping) and all(isinstance(k, str) and isinstance(v, (Tensor, np.ndarray)) for k, v in obj.items()) \
-            and "__metadata__" not in obj:
+            and "__metadata__" not in obj and not in_metadata:
         tensors = {name: _leaf(value) for name, value in obj.items()}
+        if modules is not None:
+            metadata[_MODULES] = json.dumps(modules, separators=(",", ":"))
         # In sorted order, which is the same after another program has written the file again.
         firsts = {name: named.setdefault(_identity(value), name) for name, value in sorted(obj.items())}
         if shared := {name: first for name, first in firsts.items() if name != first}:
@@ -79,6 +87,12 @@ def save(obj: Any, f: Place) -> None:
 
 def _leaf(value: Any) -> Any:
     return Leaf(value) if isinstance(value, Tensor) else value
+
+
+def _of_modules(value: Any) -> Any:
+    """The ``_metadata`` of a state dict, which has what each module says of itself by its path; None for any other value."""
+    found = getattr(value, "_metadata", None) if isinstance(value, Mapping) else None
+    return found if isinstance(found, Mapping) else None
 
 
 def _identity(value: Any) -> Any:
@@ -112,9 +126,11 @@ def _describe(value: Any, path: str, tensors: dict[str, Any], named: dict[Any, s
             if not isinstance(key, _KEYS):
                 raise TypeError(f"save: {path or 'the object'} has a key of type {type(key).__name__}; numbers, strings, None "
                                 "and tuples can be keys")
-        return ["dict", [[_describe(k, path, tensors, named, depth + 1),
-                          _describe(v, _join(path, k), tensors, named, depth + 1)]
-                         for k, v in value.items()]]
+        pairs = [[_describe(k, path, tensors, named, depth + 1), _describe(v, _join(path, k), tensors, named, depth + 1)]
+                 for k, v in value.items()]
+        modules = _of_modules(value)
+        return ["dict", pairs] if modules is None else ["state_dict", [
+            pairs, _describe(modules, _join(path, "_metadata"), tensors, named, depth + 1)]]
     if isinstance(value, (list, tuple)):
         return ["tuple" if isinstance(value, tuple) else "list",
                 [_describe(v, _join(path, k), tensors, named, depth + 1) for k, v in enumerate(value)]]
@@ -153,31 +169,56 @@ def load(f: Place, map_location: str | Device | dict[str, Any] | Callable[..., A
 
 def _load(file: BinaryIO, size: int, name: str, device: str | int | Device | None) -> Any:
     entries, metadata = read_header(file, size, name)
-    if _TREE not in metadata:
-        return _plain(file, entries, _parsed(metadata.get(_SHARED, "{}"), name), name, device)
-    tree = _parsed(metadata[_TREE], name)
+    checkpoint = _Checkpoint(file, entries, name, device)
+    if _TREE in metadata:
+        return checkpoint.build(_parsed(metadata[_TREE], name))
+    found = _plain(file, entries, _parsed(metadata.get(_SHARED, "{}"), name), name, device)
+    return checkpoint.state_dict(found, _parsed(metadata[_MODULES], name)) if _MODULES in metadata else found
 
-    # ``made`` is an argument, since a recursive closure over it would keep the tensors alive in a cycle.
-    def build(node: Any, depth: int, made: dict[tuple[str, str], Any]) -> Any:
+
+class _Checkpoint:
+    """Makes what :func:`_describe` has described."""
+
+    def __init__(self, file: BinaryIO, entries: dict[str, Entry], name: str, device: str | int | Device | None) -> None:
+        self._file = file
+        self._entries = entries
+        self._name = name
+        self._device = device
+        #: The tensors and arrays so far, by kind and name.
+        self._made: dict[tuple[str, str], Any] = {}
+
+    def build(self, node: Any, depth: int = 0) -> Any:
         if not isinstance(node, (list, dict)):
             return node
         kind, what = node if isinstance(node, list) and len(node) == 2 and depth <= _DEPTH else (None, None)
-        if kind in ("tensor", "array") and isinstance(what, str) and what in entries:
-            if (kind, what) not in made:
-                array = read_array(file, entries[what], name)
-                made[kind, what] = array.copy() if kind == "array" else functional.tensor(array, device=device)
-            return made[kind, what]
+        if kind in ("tensor", "array") and isinstance(what, str) and what in self._entries:
+            if (kind, what) not in self._made:
+                array = read_array(self._file, self._entries[what], self._name)
+                self._made[kind, what] = array.copy() if kind == "array" else functional.tensor(array, device=self._device)
+            return self._made[kind, what]
         if kind in ("list", "tuple") and isinstance(what, list):
-            parts = [build(part, depth + 1, made) for part in what]
+            parts = [self.build(part, depth + 1) for part in what]
             return parts if kind == "list" else tuple(parts)
+        if kind == "state_dict" and isinstance(what, list) and len(what) == 2:
+            return self.state_dict(self.build(["dict", what[0]], depth), what[1], depth + 1)
         if kind == "dict" and isinstance(what, list) and all(isinstance(p, list) and len(p) == 2 for p in what):
-            pairs = [(build(k, depth + 1, made), build(v, depth + 1, made)) for k, v in what]
+            pairs = [(self.build(k, depth + 1), self.build(v, depth + 1)) for k, v in what]
             # A tuple that holds a list is not hashable, so it is no key.
             with suppress(TypeError):
                 return dict(pairs)
-        raise SafetensorsError(f"{name}: unexpected metadata {str(node)[:80]}")
+        raise self._unexpected(node)
 
-    return build(tree, 0, {})
+    def state_dict(self, found: dict[Any, Any], modules: Any, depth: int = 0) -> Any:
+        """A state dict, with what ``modules`` describes as its ``_metadata``."""
+        said = self.build(modules, depth)
+        if not isinstance(said, dict) or not all(isinstance(k, str) and isinstance(v, dict) for k, v in said.items()):
+            raise self._unexpected(modules)
+        made: Any = OrderedDict(found)
+        made._metadata = OrderedDict(said)
+        return made
+
+    def _unexpected(self, node: Any) -> SafetensorsError:
+        return SafetensorsError(f"{self._name}: unexpected metadata {str(node)[:80]}")
 
 
 def _parsed(text: str, name: str) -> Any:
