@@ -41,6 +41,7 @@ class GradScaler:
         self._scale = float(init_scale)
         self._growth_factor, self._backoff_factor, self._growth_interval = growth_factor, backoff_factor, growth_interval
         self._growth_tracker = 0
+        self._has_scaled = False
         #: By optimizer: its stage, and whether its gradients were finite: a 0-d bool for each device, or the answer.
         self._seen: dict[int, tuple[int, Any]] = {}
 
@@ -48,6 +49,7 @@ class GradScaler:
         """``outputs``, a tensor or an iterable of tensors, times the scale; a 0-d tensor of 16 bits becomes float32."""
         if not self._enabled:
             return outputs
+        self._has_scaled = True
         if isinstance(outputs, Value):
             device = outputs.storage.device
             return elementwise.mul(outputs, functional.full((), self._scale, dtype=_FLOAT, device=device))
@@ -61,10 +63,12 @@ class GradScaler:
         """Divide the optimizer's gradients by the scale, in place, and note whether all are finite.
 
         Call it before clipping gradients; otherwise :meth:`step` does. Raises RuntimeError if it was called since the last
-        update, and ValueError for gradients in float16, which could underflow in the division.
+        update, and ValueError for gradients in float16, which could underflow in the division. This method, :meth:`step` and
+        :meth:`update` raise AssertionError if nothing has ever been scaled.
         """
         if not self._enabled:
             return
+        self._require_scaled("unscale_")
         stage, _ = self._seen.get(id(optimizer), (_READY, None))
         if stage == _UNSCALED:
             raise RuntimeError("unscale_() has already been called on this optimizer since the last update().")
@@ -92,6 +96,7 @@ class GradScaler:
             return optimizer.step(*args, **kwargs)
         if "closure" in kwargs or args:
             raise RuntimeError("Closure use is not currently supported if GradScaler is enabled.")
+        self._require_scaled("step")
         stage, _ = self._seen.get(id(optimizer), (_READY, None))
         if stage == _STEPPED:
             raise RuntimeError("step() has already been called since the last update().")
@@ -112,6 +117,7 @@ class GradScaler:
         """
         if not self._enabled:
             return
+        self._require_scaled("update")
         answers = [a if isinstance(a, bool) else _are_finite(a) for _, a in self._seen.values() if a != []]
         if new_scale is not None:
             self._scale = float(new_scale)
@@ -128,6 +134,11 @@ class GradScaler:
                 self._scale = grown if grown <= _LARGEST else self._scale
                 self._growth_tracker = 0
         self._seen.clear()
+
+    def _require_scaled(self, what: str) -> None:
+        """Otherwise gradients of a loss that nobody has scaled would be divided by the scale."""
+        if not self._has_scaled:
+            raise AssertionError(f"Attempted {what}() but nothing has been scaled: call scaler.scale(loss).backward() first")
 
     def get_scale(self) -> float:
         """The scale; 1 if not enabled."""

@@ -59,6 +59,24 @@ def test_the_factor_grows_to_no_infinity(torch: Any) -> None:
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("library", ["gradcore", pytest.param("torch", marks=pytest.mark.oracle)])
+def test_a_loss_that_is_not_scaled_is_noticed(library: str) -> None:
+    """Its gradients were divided by the scale: the network learned nothing, without a word."""
+    lib = pytest.importorskip(library)
+    p = lib.ones(2, requires_grad=True)
+    optimizer, scaler = lib.optim.SGD([p], lr=0.5), lib.amp.GradScaler("cpu")
+    p.sum().backward()
+    for call in (lambda: scaler.unscale_(optimizer), lambda: scaler.step(optimizer), scaler.update):
+        with pytest.raises(AssertionError, match="Attempted "):
+            call()
+    assert p.tolist() == [1, 1] and p.grad.tolist() == [1, 1]
+    optimizer.zero_grad()
+    scaler.scale(p.sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert p.tolist() == [0.5, 0.5]
+
+
 def test_any_iterable_of_losses_is_scaled() -> None:
     scaler = GradScaler("cpu", init_scale=4.0)
     assert [x.item() for x in scaler.scale(gradcore.tensor(float(k)) for k in range(3))] == [0.0, 4.0, 8.0]
@@ -82,6 +100,7 @@ def test_state_and_errors() -> None:
     p = gradcore.tensor([1.0], requires_grad=True)
     optimizer = gradcore.optim.SGD([p], lr=1.0)
     scaler = GradScaler("cpu", init_scale=4.0)
+    scaler.scale(p.sum())
     with raises(AssertionError, "No inf checks were recorded prior to update"):
         scaler.update()
     with raises(AssertionError, "No inf checks were recorded for this optimizer"):
@@ -129,6 +148,7 @@ def test_state_and_errors() -> None:
 def test_gradients_that_were_unscaled_and_not_stepped_by_count_too() -> None:
     p = gradcore.tensor([1.0], requires_grad=True)
     optimizer, scaler = gradcore.optim.SGD([p], lr=1.0), GradScaler("cpu", init_scale=4.0, growth_interval=1)
+    scaler.scale(p.sum())
     for factor, scale in ((1.0, 8.0), (math.inf, 4.0)):
         p.grad = gradcore.tensor([factor])
         scaler.unscale_(optimizer)
