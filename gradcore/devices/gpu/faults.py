@@ -130,8 +130,8 @@ def of_launch(error: Exception, family: str, instance: str, blocks: int, threads
     kernel's, a :class:`DeviceFault` if it is an earlier kernel's, a :class:`DeviceError` for a missing library."""
     name = f"kernel {instance} of {family}.cu"
     if isinstance(error, ImportError):
-        return DeviceError(f"{name} cannot be compiled: {error}. NVRTC and CUDA's headers come with pip install "
-                           "'gradcore[cuda13]', or 'gradcore[cuda12]' for a driver of CUDA 12")
+        return DeviceError(f"{name} cannot be compiled: {str(error).rstrip('.')}. NVRTC and CUDA's headers come with pip "
+                           "install 'gradcore[cuda13]', or 'gradcore[cuda12]' for a driver of CUDA 12")
     if isinstance(error, ChildProcessError):
         return KernelError(f"{name} cannot be compiled: {str(error).strip()} CuPy has another process look for CUDA's headers, "
                            "which has some seconds for it: try again when the machine is less busy")

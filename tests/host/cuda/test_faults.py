@@ -51,6 +51,7 @@ COMPILER = """/tmp/x.cu(7): warning #177-D: variable "k" was declared but never 
      "cannot be compiled: Canary probe child process timed out after 10.0 seconds. CuPy has another process look for CUDA's"),
     (ImportError("libnvrtc is missing"), DeviceError,
      "libnvrtc is missing. NVRTC and CUDA's headers come with pip install 'gradcore[cuda13]'"),
+    (ImportError("Failed to find CUDA headers."), DeviceError, "compiled: Failed to find CUDA headers. NVRTC and"),
 ], ids=lambda x: type(x).__name__ if isinstance(x, Exception) else None)
 def test_a_kernel_that_cannot_start_says_why(error, kind, words, monkeypatch):
     def function(*what):
