@@ -5,15 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from gradcore.cli.common import add_measured, data_to_measure, pick_device, positives, print_folded
+from gradcore.cli.runs import is_standard, keep_safe, write_output
 from gradcore.cli.steps import measured
 from gradcore.events import ROLES
+from gradcore.report.exports import exported
 from gradcore.report.step import StepReport
 from gradcore.report.text import bar, reached_by
 from gradcore.units import format_bytes
@@ -24,21 +28,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="a row for each (default 16,32,64)")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda", "meta"), default="auto",
                         help="meta predicts from shapes and computes nothing (default auto: a GPU if there is one)")
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path,
+                        help="also write the step with the highest peak to this file, which gradcore report shows layer by "
+                             "layer, and gradcore diff compares")
     add_measured(parser, "steps to run")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print the table."""
+    """Print the table, and write the file. Raises ValueError if that would overwrite the model, a run or standard output."""
+    source = [path for path in [Path(options.model.rpartition(":")[0] or options.model)] if path.is_file()]
+    if options.output is not None:
+        if is_standard(options.output):
+            raise ValueError("the figures are written to standard output: choose a file for --output")
+        keep_safe(options.output, source, "recording")
     console = Console(quiet=options.json, highlight=False, markup=False)
     device, note = pick_device(options.device)
     if note:
         console.print(note, soft_wrap=True)
     dataset = data_to_measure(options)
-    found = []
+    reports: list[StepReport] = []
+    chosen, highest = None, None
     for batch_size in options.batch_sizes:
         with console.status(f"batch {batch_size:,} on {device}"):
-            found.append(measured(options.model, batch_size, device, options.optimizer, dataset, options.steps, options.seed))
-    chosen, reports = found[0].optimizer, [each.report for each in found]
+            report, _, chosen, *_, recording = measured(options.model, batch_size, device, options.optimizer, dataset,
+                                                        options.steps, options.seed, recorded=options.output is not None)
+        reports.append(report)
+        if recording is not None and report.peak.allocated == max(each.peak.allocated for each in reports):
+            highest = recording
     if options.json:
         print(json.dumps({"version": 1, "model": options.model, "device": device.name, "optimizer": chosen,
                           "rows": [row(r) for r in reports], "line": fit(reports)}))
@@ -57,6 +73,11 @@ def run(options: argparse.Namespace) -> None:
         line = fit(reports)
         if line is not None:
             console.print(in_words(line), soft_wrap=True)
+    if highest is not None:
+        told = write_output(options.output, exported(highest, "json"), source, "recording")
+        if not options.json:
+            print(f"The step of batch {highest.report.batch_size:,} was written to {options.output}; gradcore report "
+                  f"{shlex.quote(str(options.output))} shows it", file=told)
 
 
 def in_words(line: Mapping[str, Any]) -> str:

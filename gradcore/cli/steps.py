@@ -16,6 +16,7 @@ from gradcore.cli.common import make_optimizer
 from gradcore.devices.device import get_device
 from gradcore.errors import SpecError
 from gradcore.models.examples import Batch, batch
+from gradcore.report.recording import Recording
 from gradcore.report.step import StepReport
 
 #: The most steps until blocks lie as after a step before.
@@ -48,17 +49,19 @@ def train_step(workload: Any, optimizer: Any, batch: Batch, device: Any,
 
 class Measured(NamedTuple):
     """The report of the step with the highest peak of some ``steps``; the name of the optimizer, None for a user's own step;
-    whether blocks lay as after a step before by then; and whether as many bytes were live as after a step before."""
+    whether blocks lay as after a step before by then; whether as many bytes were live as after a step before; and the
+    recording of that step, if it was asked for."""
 
     report: StepReport
     steps: int
     optimizer: str | None
     settled: bool
     level: bool
+    recording: Recording | None = None
 
 
 def measured(model: str, batch_size: int, device: Any, optimizer: str | None = None, dataset: Any = None, steps: int = 3,
-             seed: int = 0, settle: bool = False) -> Measured:
+             seed: int = 0, settle: bool = False, recorded: bool = False) -> Measured:
     """The report of the step with the highest peak among the first ``steps`` steps, from an empty pool; its ``peak.reserved``
     is the most of any of them. The first step creates the optimizer's state, so later steps differ from it.
 
@@ -80,7 +83,7 @@ def measured(model: str, batch_size: int, device: Any, optimizer: str | None = N
         chosen = optimizer or models.defaults(model).optimizer
         update = make_optimizer(chosen, workload.module.parameters())
     elif optimizer is not None:
-        raise ValueError(f"{model} returned a training step, which has optimizers of its own, but --optimizer is {optimizer}")
+        raise ValueError(f"{model} returned a training step, which has optimizers of its own: leave out --optimizer")
     # A report takes longer than the step of a small model does, so only that of one step is made.
     highest: gradcore.step | None = None
     taken = allocated = reserved = 0
@@ -102,4 +105,5 @@ def measured(model: str, batch_size: int, device: Any, optimizer: str | None = N
     # Only the figures are of interest.
     highest.names_holders = False
     report = replace(highest.report, peak=replace(highest.report.peak, reserved=reserved))
-    return Measured(report, taken, chosen, settled, not lives or lives[-1] in lives[:-1])
+    return Measured(report, taken, chosen, settled, not lives or lives[-1] in lives[:-1],
+                    highest.recording if recorded else None)

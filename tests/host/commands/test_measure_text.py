@@ -1,9 +1,10 @@
-"""What ``gradcore measure`` prints: tables that fit terminals, whose columns go on below where they do not."""
+"""What ``gradcore measure`` prints, in tables that fit terminals, and go on below where they do not; and what it writes."""
 
 from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,3 +58,24 @@ def test_a_terminal_too_narrow_for_two_columns_loses_no_figure(capsys: Any, monk
     monkeypatch.setenv("COLUMNS", "12")
     out = run(capsys, *ARGUMENTS)[1]
     assert "…" not in out and all(len(block) == 2 for block in tables(out)) and len(tables(out)) == 13
+
+
+def test_the_step_with_the_highest_peak_is_written_for_report_and_diff(capsys: Any, tmp_path: Path) -> None:
+    file = tmp_path / "new folder" / "the step.json"
+    arguments = ("measure", "mlp", "--batch-sizes", "256,64", "--device", "meta", "-o", str(file))
+    status, out, error = run(capsys, *arguments)
+    assert status == 0, error
+    assert out.endswith(f"The step of batch 256 was written to {file}; gradcore report '{file}' shows it\n")
+    rows = json.loads(run(capsys, *arguments, "--json")[1])["rows"]
+    peak = json.loads(run(capsys, "report", str(file), "--json")[1])["report"]["peak"]
+    assert peak["allocated"] == rows[0]["allocated"] > rows[1]["allocated"]
+    assert run(capsys, "diff", str(file), str(file), "--fail-above", "0 B")[0] == 0
+
+
+def test_a_file_that_would_be_lost_is_refused_before_anything_is_measured(capsys: Any, tmp_path: Path) -> None:
+    model = tmp_path / "net.py"
+    model.write_text("raise SystemError('it was loaded')")
+    for output, why in (str(model), "read by this command"), ("-", "choose a file for --output"):
+        status, _, error = run(capsys, "measure", f"{model}:build", "-o", output)
+        assert status == 1 and why in error and error.count("\n") == 1
+    assert "it was loaded" in model.read_text()
