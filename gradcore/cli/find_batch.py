@@ -238,10 +238,10 @@ def find(attempt: Attempt, budget: int, mode: str = "binsearch") -> Found:
         low, best = 1, search.fits(1)
     if best is None:
         least = attempt(low, None)
-        peak, most = least.peak, ", ".join(f"{role} {nbytes:,}" for role, nbytes in list(least.by_role.items())[:3])
-        raise OutOfMemory(f"out of memory: a batch of {'one sample' if low == 1 else 'two samples'} reserves {peak.reserved:,} "
-                          f"bytes ({peak.allocated:,} live at the peak, most of them {most}), "
-                          f"but only {budget:,} bytes are available", asked=peak.reserved, limit=budget)
+        peak, most = least.peak, ", ".join(f"{role} {format_bytes(nbytes)}" for role, nbytes in list(least.by_role.items())[:3])
+        raise OutOfMemory(f"out of memory: a batch of {'one sample' if low == 1 else 'two samples'} reserves "
+                          f"{format_bytes(peak.reserved)} ({format_bytes(peak.allocated)} live at the peak, mostly {most}), "
+                          f"but only {format_bytes(budget)} are available", asked=peak.reserved, limit=budget)
     high = 2 * low
     while high <= MOST and (report := search.fits(high)) is not None:
         low, best, high = high, report, high * 2

@@ -14,6 +14,7 @@ from gradcore.cli.find_batch import MOST, find
 from gradcore.cli.main import main
 from gradcore.cli.steps import measured
 from gradcore.errors import OutOfMemory
+from gradcore.units import format_bytes
 from tests.conftest import raises
 from tests.host.commands.test_cli import run
 
@@ -78,7 +79,7 @@ def test_a_terminal_shows_what_is_tried(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(("argv", "words"), [
-    (("--memory", "4 KiB"), "out of memory: a batch of one sample reserves 2,097,152 bytes"),
+    (("--memory", "4 KiB"), "out of memory: a batch of one sample reserves 2.00 MiB"),
     (("--memory", "4 XiB"), "'4 XiB'"), (("--memory", "0"), "at least one byte"),
     (("--memory", "1GiB", "--margin", "100%"), "below 100%, such as '5%', but got '100%'"), ((), "--memory")])
 def test_what_cannot_be_found(capsys, argv, words):
@@ -92,7 +93,7 @@ def test_what_cannot_be_found(capsys, argv, words):
 def test_a_model_of_which_no_batch_fits_says_what_takes_the_memory(capsys):
     assert main(["find-batch", "mlp", "--memory", "4 KiB", "--optimizer", "adam", "--device", "meta"]) == 1
     roles = measured("mlp", 1, "meta", "adam").report.by_role
-    assert f"live at the peak, most of them optimizer state {roles['optimizer state']:,}, " in capsys.readouterr().err
+    assert f"live at the peak, mostly optimizer state {format_bytes(roles['optimizer state'])}, " in capsys.readouterr().err
 
 
 def test_a_model_that_refuses_a_single_sample(capsys, tmp_path):
@@ -113,7 +114,7 @@ def broken(batch_size):
     assert (status, err) == (0, "") and found["confirmed"] is True and found["tried"][:3] == [1, 2, 4]
     assert found["allocated"] == measured(str(model), found["batch_size"], "meta").report.peak.allocated
     status, _, err = run(capsys, "find-batch", model, "--memory", "4KiB")
-    assert status == 1 and "a batch of two samples reserves 2,097,152 bytes" in err
+    assert status == 1 and "a batch of two samples reserves 2.00 MiB" in err
     status, _, err = run(capsys, "find-batch", f"{model}:broken", "--memory", "4MiB")
     assert status == 1 and "linear got input [1, 20] and weight [3, 3]" in err
 
