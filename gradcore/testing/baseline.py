@@ -12,7 +12,7 @@ from typing import Any
 
 from gradcore.grouping import BY
 from gradcore.report.diff import Owners, compare, summary, table
-from gradcore.report.files import write_whole
+from gradcore.report.files import naming, write_whole
 from gradcore.report.plain import parse
 from gradcore.report.plain import read as from_json
 
@@ -51,13 +51,15 @@ def merge(path: Path, tests: dict[str, Owners]) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the file's lock, a file beside it. Raises TimeoutError if another process has it for too long."""
-    path = Path(os.path.realpath(path))
+    """Hold the file's lock, a file beside it. Raises TimeoutError if another process has it for too long, and OSError with the
+    name of the file itself if none can be made."""
+    given, path = path, Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     lock, end = path.with_name(f".{path.name}.lock"), time.monotonic() + WAIT
     while True:
         try:
-            os.close(os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+            with naming(given, str(lock)):
+                os.close(os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
             break
         except FileExistsError:
             if time.monotonic() > end:

@@ -286,7 +286,7 @@ def _told(baseline: Baseline) -> Iterator[str]:
     if missing:
         yield f"not in it, --gradcore-memory-update writes them: {_names(missing)}"
     if smaller:
-        yield f"lower than recorded: {_names(smaller)}"
+        yield f"lower than recorded, --gradcore-memory-update lowers them: {_names(smaller)}"
 
 
 def _names(tests: list[str]) -> str:

@@ -125,6 +125,10 @@ def test_a_lock_that_was_left_behind_is_named(tmp_path: Path, monkeypatch: pytes
     with raises(ValueError, "x.json is not a baseline of device memory"):
         baseline.merge(path, {"b": peak(512)})
     assert not lock.exists()
+    # A folder that cannot be written; a superuser may write all but some of the system's.
+    if Path("/proc/self").exists():
+        with raises(OSError, "'/proc/x.json'"):
+            baseline.merge(Path("/proc/x.json"), {"b": peak(512)})
 
 
 def test_a_baseline_of_another_root_is_an_error(run: Any, pytester: pytest.Pytester) -> None:  # noqa: F811

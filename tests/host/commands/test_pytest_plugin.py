@@ -320,7 +320,7 @@ def test_the_baseline(run: Any, pytester: pytest.Pytester, workers: str) -> None
           "If it is meant to be, --gradcore-memory-update records it.",
           "2 peaks compared with deep/peaks.json",
           "not in it, --gradcore-memory-update writes them: test_it.py::test_b[[]1]",
-          "lower than recorded: test_it.py::test_b[[]2]")
+          "lower than recorded, --gradcore-memory-update lowers them: test_it.py::test_b[[]2]")
     # An update keeps the figures of tests that did not run.
     run(None, *argv, "-k", "test_a", "--gradcore-memory-update").assert_outcomes(passed=1)
     told = baseline.read(path)
