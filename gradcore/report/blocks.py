@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import groupby
 
 from rich.text import Text
 
-from gradcore.events import Mark
 from gradcore.report.recording import Recording
 from gradcore.report.text import axis, has_blocks
-from gradcore.report.timeline import COLORS, ROLE_ORDER, Column, columns, stacking
+from gradcore.report.timeline import COLORS, ROLE_ORDER, Column, columns, phases, stacking
 from gradcore.units import format_bytes
 
 #: The letter for each role on terminals without colors.
@@ -42,8 +40,10 @@ def block_plot(recording: Recording, *, width: int = 72, height: int = 12, color
         for style, run in groupby(cells, key=lambda cell: cell[1]):
             text.append("".join(character for character, _ in run), style=style)
         text.append("\n")
-    below, phases = axis(_phases(recording, shown), len(shown), floor, tick)
-    text.append(f"{'0 B':>10} {corner}{below}\n{' ' * 12}{phases}\n")
+    begins = ((label, next((i for i, c in enumerate(shown) if c.position >= position), len(shown) - 1))
+              for label, position in phases(recording.records))
+    below, labels = axis(begins, len(shown), floor, tick)
+    text.append(f"{'0 B':>10} {corner}{below}\n{' ' * 12}{labels}\n")
     for name in reversed(names):
         nbytes = shown[at].sums.get(name, 0)
         text.append("  ■ " if color else f"  {LETTERS.get(name, _UNKNOWN)} ", style=COLORS.get(name) if color else None)
@@ -64,11 +64,3 @@ def _cell(column: Column, names: list[str], low: float, size: float, color: bool
             break
     return (" ▁▂▃▄▅▆▇█"[eighths], COLORS.get(owner)) if color else (LETTERS.get(owner, _UNKNOWN), None)
 
-
-def _phases(recording: Recording, shown: list[Column]) -> Iterator[tuple[str, int]]:
-    """The name of each phase, and the column where it begins."""
-    for position, record in enumerate(recording.records):
-        if isinstance(record, Mark) and record.what == "begin":
-            label = "forward" if record.label == "step" else record.label
-            if label in ("forward", "backward", "optimizer"):
-                yield label, next((i for i, c in enumerate(shown) if c.position >= position), len(shown) - 1)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import floor, inf, log2
 from typing import Any
 
 from gradcore.events import Record
 from gradcore.folds import summed
 from gradcore.grouping import alike
 from gradcore.reading import short_path
-from gradcore.report.timeline import COLORS, columns, stacking
+from gradcore.report.timeline import COLORS, columns, phases, stacking
 from gradcore.units import count_of, format_bytes
 
 #: The most layers, ops or lines with a band of their own; the others share one.
@@ -18,7 +19,8 @@ _BANDS = 9
 
 
 def plot(records: Sequence[Record], by: str = "role", ax: Any = None) -> Any:
-    """Live allocated bytes over the step, stacked by ``role``, ``layer``, ``op`` or ``line``, with the peak marked.
+    """Live allocated bytes over the step, stacked by ``role``, ``layer``, ``op`` or ``line``, with its peak and the begins of
+    phases marked.
 
     Of many layers, those whose paths differ in one number share a band if they have as many bytes at most.
 
@@ -27,7 +29,7 @@ def plot(records: Sequence[Record], by: str = "role", ax: Any = None) -> Any:
     """
     try:
         import matplotlib.pyplot as plt
-        from matplotlib.ticker import FuncFormatter
+        from matplotlib.ticker import FuncFormatter, MultipleLocator
     except ImportError as error:
         raise ImportError("recording.plot() needs Matplotlib: pip install 'gradcore[plot]'") from error
     shown = columns(records, by, 1500)
@@ -66,4 +68,14 @@ def plot(records: Sequence[Record], by: str = "role", ax: Any = None) -> Any:
     ax.set(xlabel="record of the step's log", ylabel="live bytes, as allocated", xlim=(at[0], at[-1]), ylim=(0, None))
     ax.margins(y=0.1)
     ax.yaxis.set_major_formatter(FuncFormatter(lambda nbytes, _: format_bytes(nbytes)))
+    # Three to six ticks, at powers of two as the units are: 8.00 MiB, and not the 9.54 of ten million bytes.
+    ax.yaxis.set_major_locator(MultipleLocator(2 ** floor(log2(max(highest.allocated, 3) / 3))))
+    begins: list[tuple[int, str]] = []
+    named = -inf
+    for label, position in phases(records):
+        # Of phases that follow each other too closely, the first is named.
+        fits = position - named >= (at[-1] - at[0]) / 8
+        begins.append((max(position, at[0]), label if fits else ""))
+        named = position if fits else named
+    ax.secondary_xaxis("top").set_xticks([x for x, _ in begins], [label for _, label in begins])
     return ax

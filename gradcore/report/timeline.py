@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from gradcore import folds
-from gradcore.events import HELD_OUTSIDE, Alloc, Drop, Free, Keep, Record, Retag
+from gradcore.events import HELD_OUTSIDE, Alloc, Drop, Free, Keep, Mark, Record, Retag
 from gradcore.grouping import BY, Key
 
 #: Roles from the bottom of a stack to its top: those that live longest are lowest.
@@ -75,3 +75,12 @@ def stacking(shown: Sequence[Column], by: str) -> list[str]:
     """Names from the bottom of the stack to its top: roles in their fixed order, others in order of appearance."""
     names = list(dict.fromkeys(name for c in shown for name in c.sums))
     return sorted(names, key=ROLE_ORDER.index) if by == "role" and set(names) <= set(ROLE_ORDER) else names
+
+
+def phases(records: Sequence[Record]) -> Iterator[tuple[str, int]]:
+    """The name of each phase of a step, and the position of the record with which it begins."""
+    for position, record in enumerate(records):
+        if isinstance(record, Mark) and record.what == "begin":
+            label = "forward" if record.label == "step" else record.label
+            if label in ("forward", "backward", "optimizer"):
+                yield label, position

@@ -224,6 +224,10 @@ def test_a_plot(recording: Recording, by: str, tmp_path: Path) -> None:
     colors = {tuple(c.get_facecolor()[0]) for c in ax.collections}
     assert len(colors) == len(labels)
     ax.figure.savefig(tmp_path / "plot.png")
+    # As many ticks as can be read, at powers of two; above the plot, phases.
+    tick = min(y for y in ax.get_yticks() if y > 0)
+    assert tick in (1 << k for k in range(40)) and tick * 3 <= peak.allocated < tick * 6
+    assert [t.get_text() for t in ax.child_axes[0].get_xticklabels()] == ["forward", "backward", "optimizer"]
     assert recording.plot(by, ax=ax) is ax
     matplotlib.pyplot.close(ax.figure)
     with raises(ValueError, "no records"):
