@@ -62,6 +62,12 @@ class GraphNode:
     #: The targets of its gradients: numbers of nodes, names of leaves, None for an input that requires no gradient.
     inputs: tuple[int | str | None, ...]
 
+    def __str__(self) -> str:
+        """Its line of a printed graph."""
+        kept = ", ".join(f"{r.name} {r.dtype}{list(r.shape)}{_bytes_of(r)}" for r in self.residuals)
+        return (f"#{self.number} {self.name} of {self.layer or '(root)'}, {short_path(self.line)}: {self.state}"
+                + (f": {kept}" if kept else ""))
+
 
 @dataclass(frozen=True, repr=False)
 class Graph:
@@ -106,9 +112,7 @@ class Graph:
                 lines.append(f"{indent}#{target} {node.name} (above)")
                 continue
             seen.add(target)
-            kept = ", ".join(f"{r.name} {r.dtype}{list(r.shape)}{_bytes_of(r)}" for r in node.residuals)
-            lines.append(f"{indent}#{target} {node.name} of {node.layer or '(root)'}, {short_path(node.line)}: {node.state}"
-                         + (f": {kept}" if kept else ""))
+            lines.append(f"{indent}{node}")
             below = [i for i in node.inputs if i is not None]
             # The nodes of a chain have the same indentation, so that long ones are readable.
             stack.extend((i, depth + (len(below) > 1)) for i in reversed(below))
