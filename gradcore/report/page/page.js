@@ -165,6 +165,9 @@ function compare() {
 
 function start() {
   fillChoices();
+  // Of a step alone there is nothing to choose, nor to say.
+  const [{ steps, about }, other] = DATA.runs;
+  byId("run").hidden = !other && steps.step.length < 2 && !Object.keys(about).length;
   byId("recording").addEventListener("change", (event) => {
     const found = everyRecording().find(({ run, recording }) => optionOf(run, recording) === event.target.value);
     show(found.run, found.recording);

@@ -80,7 +80,6 @@ def test_a_graph_as_text_as_dot_and_as_json() -> None:
     text = str(seen)
     assert text.count("MulBackward0") == 4 and text.count("(above)") == 2
     assert "keeps nothing" in text and "leaf float32[3]" in text
-    # A node prints as its line there.
     assert {str(node) for node in seen} == {line.strip() for line in text.splitlines()[1:] if ": " in line}
     dot = seen.dot()
     assert dot.startswith("digraph gradcore {") and dot.count(" -> ") == 8 and dot.endswith("}")

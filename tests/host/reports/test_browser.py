@@ -44,6 +44,8 @@ def opened(browser: Any, recording: Recording, tmp_path: Path) -> Iterator[Opene
 
 
 def test_it_opens_at_the_peak(opened: Opened, recording: Recording) -> None:
+    # There is no other step to choose.
+    assert not opened.page.is_visible("#recording")
     peak = recording.report.peak
     assert opened.rows() == expected(recording, peak.position)
     assert opened.texts("#owners-title") == [f"Live allocations after record {peak.position}, the peak"]
@@ -249,6 +251,7 @@ def test_the_steps_of_a_run_and_other_runs(browser: Any, run: Run, recording: Re
     assert opened.page.evaluate("byId('bands').toDataURL()") == plain
     opened.page.select_option("#recording", "1 1")
     assert opened.texts("#step-name") == ["other.json"] and not opened.page.is_visible("#strip")
+    assert opened.page.is_visible("#recording")
     assert opened.complaints == []
     opened.context.close()
 
