@@ -74,6 +74,12 @@ class Growth:
     every: int = 1
     nodes: int = 0
 
+    def __str__(self) -> str:
+        """What the text of a report says of it."""
+        from gradcore.report.text import has_grown, why_grown
+
+        return "\n".join((has_grown(self) + (":" if self.grown or self.carried else "."), *why_grown(self)))
+
 
 def of_the_graph(records: Sequence[Record], start: int, ask: Callable[[], Growth | None], who: Who | None,
                  linked: Linked | None = None) -> Growth | None:

@@ -208,8 +208,7 @@ def _growth(growth: Growth | None) -> Iterable[str]:
     if growth is None:
         return
     yield ""
-    yield has_grown(growth) + (":" if growth.grown or growth.carried else ".")
-    yield from why_grown(growth)
+    yield str(growth)
 
 
 def why_grown(growth: Growth) -> Iterable[str]:
