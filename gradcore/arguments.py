@@ -17,7 +17,7 @@ from functools import cache, wraps
 from types import FunctionType
 from typing import Any
 
-from gradcore.blame import blame
+from gradcore.blame import blame, type_of
 from gradcore.missing import sections
 
 #: Second names of parameters, as PyTorch takes them.
@@ -134,7 +134,7 @@ def into(name: str, out: Any, made: Any) -> Any:
         outs = tuple(into(name, *pair) for pair in zip(outs, made, strict=True))
         return type(made)(*outs) if hasattr(made, "_fields") else outs
     if not hasattr(out, "copy_"):
-        raise TypeError(f"{name}(): argument 'out' must be Tensor, not {type(out).__name__}")
+        raise TypeError(f"{name}(): argument 'out' must be Tensor, not {type_of(out)}")
     # Within no_grad, what shows a tensor that requires a gradient requires none.
     if made.requires_grad or (out.requires_grad and out.view_as(out).requires_grad):
         raise RuntimeError(f"{name}(): functions with out=... arguments don't support automatic differentiation, but one of "

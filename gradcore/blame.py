@@ -44,7 +44,7 @@ def blame(function: Any, error: Exception, args: tuple[Any, ...], named: dict[st
         if fits[k] is False:
             what = "" if x is None else f": {shown(x):.60}"
             raise TypeError(f"{name}(): argument {places.get(k, repr(k))} must be {_words(hints[k])}, not "
-                            f"{type(x).__name__}{what}") from None
+                            f"{type_of(x)}{what}") from None
 
 
 def blame_tensor(name: str, error: AttributeError, passed: Iterable[Any], place: str = "") -> None:
@@ -54,8 +54,10 @@ def blame_tensor(name: str, error: AttributeError, passed: Iterable[Any], place:
     """
     if (_is_ours([*_path(error.__traceback__)][-1]) and error.name in _OF_TENSORS
             and type(error.obj).__module__.partition(".")[0] in _IN_ITS_PLACE and _came_in(error.obj, passed)):
-        kind, given = type(error.obj).__name__, shown(error.obj)
+        kind, given = type_of(error.obj), shown(error.obj)
+        # Of an array the shape says more than the first values.
         what = f"(): argument {place} must be Tensor, not {kind}" if place else (
+            f"() expects tensors, but got {kind} {list(error.obj.shape)}" if hasattr(error.obj, "shape") else
             f"() expects tensors, but got {given:.60} of type {kind}")
         it = given if place and kind in ("list", "tuple") and len(given) < 60 else "it"
         raise TypeError(f"{name}{what}: convert {it} with gradcore.tensor(...)") from None
@@ -73,6 +75,13 @@ class _Texts(reprlib.Repr):
 
 _TEXTS = _Texts()
 _TEXTS.maxstring = _TEXTS.maxother = 10 ** 6
+
+
+def type_of(x: Any) -> str:
+    """The name of an object's type: ``list``, ``torch.Tensor``, which is no Tensor here, ``numpy.ndarray``."""
+    kind = type(x)
+    package = kind.__module__.partition(".")[0]
+    return f"{package}.{kind.__name__}" if package in _IN_ITS_PLACE - {"builtins"} else kind.__name__
 
 
 def shown(x: Any) -> str:

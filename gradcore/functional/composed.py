@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gradcore.arguments import with_name
+from gradcore.blame import type_of
 from gradcore.dtypes import default_float, is_floating, limits, promote
 from gradcore.engine.autocast import raised, raising
 from gradcore.engine.operands import number, real
@@ -156,7 +157,7 @@ def nextafter(input: Tensor, other: Tensor) -> Tensor:
     """The number next to each element in the direction of ``other``, in the dtype that both promote to; ``other`` where both
     are equal. The gradient passes to finite elements that are not equal. Raises :class:`SpecError` for integers."""
     if not isinstance(other, Value):
-        raise TypeError(f"nextafter(): argument 'other' (position 2) must be Tensor, not {type(other).__name__}")
+        raise TypeError(f"nextafter(): argument 'other' (position 2) must be Tensor, not {type_of(other)}")
     made = TensorSpec.of((), promote([input.spec, other.spec]))
     if not made.floating:
         raise SpecError(f"nextafter: expected a floating dtype, but got {made.dtype.name}")

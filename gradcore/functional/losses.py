@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from gradcore.arguments import warn
+from gradcore.blame import type_of
 from gradcore.dtypes import join, promote
 from gradcore.engine.autocast import raising
 from gradcore.engine.modes import no_grad
@@ -43,7 +44,7 @@ def need_tensors(name: str, **given: Any) -> None:
     """Raise TypeError, which names the argument, for what is no tensor and an op would take as a number."""
     for argument, x in given.items():
         if not isinstance(x, Value):
-            raise TypeError(f"{name}(): argument {argument!r} must be Tensor, not {type(x).__name__}")
+            raise TypeError(f"{name}(): argument {argument!r} must be Tensor, not {type_of(x)}")
 
 
 def need_classes(name: str, target: Tensor) -> None:

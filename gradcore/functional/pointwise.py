@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.arguments import in_todays_order, with_name
+from gradcore.blame import type_of
 from gradcore.dtypes import limits, promote
 from gradcore.engine.operands import number
 from gradcore.engine.value import Value
@@ -151,7 +152,7 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
 def isclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
     """Whether |input - other| <= atol + rtol * |other|, or both are equal; with ``equal_nan``, NaNs are close to each other."""
     if not isinstance(other, Value):
-        raise TypeError(f"isclose(): argument 'other' must be Tensor, not {type(other).__name__}")
+        raise TypeError(f"isclose(): argument 'other' must be Tensor, not {type_of(other)}")
     rtol, atol = number("isclose", "rtol", rtol), number("isclose", "atol", atol)
     for name, tolerance in (("rtol", rtol), ("atol", atol)):
         if tolerance < 0:

@@ -17,9 +17,9 @@ from gradcore.engine.state import scoped
 def default_collate(batch: Sequence[Any]) -> Any:
     """Combine samples into a batch, with a new first dimension.
 
-    Tensors and arrays are stacked, numbers become a tensor (floats: float64), strings stay a list, and mappings, tuples and
-    lists are combined element by element, into their own types, but that tuples become lists. Raises TypeError for samples of
-    another type, or of several, RuntimeError for different lengths or shapes.
+    Tensors and arrays, also those of PyTorch, are stacked, numbers become a tensor (floats: float64), strings stay a list, and
+    mappings, tuples and lists are combined element by element, into their own types, but that tuples become lists. Raises
+    TypeError for samples of another type, or of several, RuntimeError for different lengths or shapes.
     """
     with scoped(role="input"):
         return _collate(list(batch))
@@ -36,6 +36,8 @@ def _collate(batch: Sequence[Any]) -> Any:
         arrays = list(map(np.asarray, batch))
         _check_shapes(arrays)
         return functional.tensor(np.stack(arrays))
+    if hasattr(type(first), "__dlpack__"):
+        return _collate(list(map(functional.tensor, batch)))
     if isinstance(first, (str, bytes)):
         return batch
     if isinstance(first, np.generic):
@@ -54,11 +56,12 @@ def _collate(batch: Sequence[Any]) -> Any:
 
 
 def default_convert(data: Any) -> Any:
-    """A sample with its arrays and NumPy numbers as tensors, which share an array's memory where they can; tuples become lists.
+    """A sample with its arrays, also PyTorch's tensors, and NumPy numbers as tensors, which share memory where they can; tuples
+    become lists.
 
     Strings, Python's numbers and other objects stay as they are.
     """
-    if isinstance(data, (np.ndarray, np.generic)) and data.dtype.kind not in "SUO":
+    if data.dtype.kind not in "SUO" if isinstance(data, (np.ndarray, np.generic)) else hasattr(type(data), "__dlpack__"):
         return functional.as_tensor(data)
     return _by_parts(default_convert, data)
 

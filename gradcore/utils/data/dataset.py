@@ -13,6 +13,7 @@ import numpy as np
 
 from gradcore._random import Generator, default_generator
 from gradcore._tensor import Tensor
+from gradcore.blame import type_of
 from gradcore.units import count_of
 
 T = TypeVar("T", covariant=True)
@@ -48,8 +49,7 @@ class TensorDataset(Dataset[tuple[Tensor, ...]]):
 
     def __init__(self, *tensors: Tensor) -> None:
         for other in (t for t in tensors if not isinstance(t, Tensor)):
-            raise TypeError(f"TensorDataset expects tensors, but got {type(other).__name__}: convert it with "
-                            "gradcore.tensor(...)")
+            raise TypeError(f"TensorDataset expects tensors, but got {type_of(other)}: convert it with gradcore.tensor(...)")
         if len({t.size(0) for t in tensors}) > 1:
             raise ValueError(f"Size mismatch between tensors: expected one length, but got {[t.size(0) for t in tensors]}")
         self.tensors = tensors

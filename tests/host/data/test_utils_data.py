@@ -69,6 +69,11 @@ def test_collating_is_pytorchs(torch: Any) -> None:
         return x if isinstance(x, str) else (str(x.dtype).replace("torch.", ""), x.tolist())
 
     assert shown(ours) == shown(theirs)
+    # A data set of PyTorch's gives its tensors.
+    image = torch.ones(2, 3, dtype=torch.float16)
+    images, classes = data.default_collate([(image, 1), (image, 2)])
+    assert isinstance(images, gradcore.Tensor) and (images.dtype, images.shape) == (gradcore.float16, (2, 2, 3))
+    assert classes.tolist() == [1, 2] and isinstance(data.default_convert([image])[0], gradcore.Tensor)
     with raises(TypeError, "batch must contain tensors, numpy arrays, numbers, dicts or lists; found <class 'object'>"):
         data.default_collate([object()])
     with raises(RuntimeError, "should be of equal size, but got [1, 2]"):
@@ -170,9 +175,9 @@ def test_sets_and_splits() -> None:
         both[8]
     with raises(ValueError, "They are [4, 4] and 10"):
         data.random_split(Squares(10), [4, 4])
-    for other in ([1.0, 2.0], np.ones(2), None):
-        with raises(TypeError, f"expects tensors, but got {type(other).__name__}: convert it with gradcore.tensor(...)"):
-            data.TensorDataset(gradcore.ones(2), other)
+    for other, kind in ([1.0, 2.0], "list"), (np.ones(2), "numpy.ndarray"), (None, "NoneType"):
+        with raises(TypeError, f"expects tensors, but got {kind}: convert it with gradcore.tensor(...)"):
+            data.TensorDataset(gradcore.ones(2), other)  # type: ignore[arg-type]
     with raises(ValueError, "Size mismatch between tensors: expected one length, but got [2, 3]"):
         data.TensorDataset(gradcore.ones(2), gradcore.ones(3))
     with raises(ValueError, "datasets should not be an empty iterable"):
