@@ -38,8 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="mlp", help=f"one of {', '.join(models.names())}, or a function of your own "
                                                        "(see gradcore measure --help); default mlp")
     parser.add_argument("--data", help="what to train on, also if the model is a function of your own: "
-                        f"{', '.join(data.names())}, a folder of IDX files or a text file (default digits, for chargpt "
-                        "python-docs)")
+                        f"{', '.join(data.names())}, a folder of IDX files, an .npz file of arrays or a text file (default "
+                        "digits, for chargpt python-docs)")
     parser.add_argument("--batch-size", type=positive, default=64, metavar="N", help="samples of a step (default 64)")
     parser.add_argument("--steps", type=positive, metavar="N",
                         help=f"default: {EPOCHS} epochs, at most 2,000 steps (chargpt 600)")

@@ -1,8 +1,10 @@
-"""Data sets by name, or from a folder of IDX files, or from a text file."""
+"""Data sets by name, or from a folder of IDX files, a file of arrays or a text file."""
 
 from __future__ import annotations
 
 import os
+import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,8 @@ DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 
 _FASHION = ("Xiao, Rasul and Vollgraf, Fashion-MNIST, arXiv:1708.07747, "
             "https://github.com/zalandoresearch/fashion-mnist, MIT license")
+#: The arrays of an .npz file, by the names that those of Keras have.
+_ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 
 def names() -> tuple[str, ...]:
@@ -25,11 +29,11 @@ def names() -> tuple[str, ...]:
 
 
 def load(name: str | os.PathLike[str]) -> Dataset | Text:
-    """A data set by name, or the path of a folder of IDX files or of a text file (UTF-8).
+    """A data set by name, or the path of a folder of IDX files, of an .npz file, or of a text file (UTF-8).
 
     ``digits`` comes with the package, ``python-docs`` with Python. ``fashion-mnist`` is looked for in
     ``$GRADCORE_DATA/fashion-mnist``, ``$GRADCORE_DATA`` and where Debian's package puts it. Raises FileNotFoundError, which
-    says what to install, ValueError for an unknown name, and :class:`~gradcore.data.idx.IdxError` for damaged files.
+    says what to install, ValueError for an unknown name, and for damaged files, of IDX :class:`~gradcore.data.idx.IdxError`.
     """
     if name == "digits":
         return load_digits()
@@ -40,14 +44,18 @@ def load(name: str | os.PathLike[str]) -> Dataset | Text:
     folder = Path(name)
     if folder.is_dir():
         return load_folder(folder)
+    if folder.suffix == ".npz" and folder.is_file():
+        return load_arrays(folder)
     if folder.is_file():
         try:
             text = folder.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
-            raise ValueError(f"{folder} is no text file in UTF-8: {error}") from None
+            raise ValueError(f"{folder} is no text file in UTF-8 ({error}), nor an .npz file of arrays; of IDX files, "
+                             "the folder is given") from None
         return from_string(folder.stem, text, f"the text file {folder}")
     raise ValueError(f"unknown data set {str(name)!r}: expected one of {', '.join(names())}, the path of a folder with "
-                     "train-images-idx3-ubyte, train-labels-idx1-ubyte and the same of t10k (.gz or not), or of a text file")
+                     "train-images-idx3-ubyte, train-labels-idx1-ubyte and the same of t10k (.gz or not), of an .npz file with "
+                     f"{', '.join(_ARRAYS)}, or of a text file")
 
 
 def _fashion_mnist() -> Dataset:
@@ -66,19 +74,49 @@ def load_folder(folder: Path, name: str | None = None, source: str | None = None
 
     Raises FileNotFoundError for a missing file, :class:`~gradcore.data.idx.IdxError` for files that do not match.
     """
-    train_x, train_y = _part(folder, "train")
-    test_x, test_y = _part(folder, "t10k")
+    return _dataset(name or folder.resolve().name, source or f"IDX files in {folder}", str(folder), *_read(folder, "train"),
+                    *_read(folder, "t10k"))
+
+
+def load_arrays(path: Path) -> Dataset:
+    """A data set from the arrays ``x_train``, ``y_train``, ``x_test`` and ``y_test`` of an .npz file.
+
+    Samples are numbers [N, ...], those of uint8 scaled to [0, 1], classes integers [N]. Raises ValueError, which names the
+    file, for others.
+    """
+    try:
+        if not zipfile.is_zipfile(path):
+            raise ValueError("it is not what numpy.savez writes")
+        with np.load(path) as file:
+            if lacking := [name for name in _ARRAYS if name not in file]:
+                raise ValueError(f"it lacks {', '.join(lacking)}, and has {', '.join(file) or 'no arrays'}")
+            arrays = {name: file[name] for name in _ARRAYS}
+        for name, a in arrays.items():
+            shape = "[N, ...]" if name.startswith("x") else "[N]"
+            if a.dtype.kind not in "biuf" or (a.ndim < 2 if shape == "[N, ...]" else a.ndim != 1):
+                raise ValueError(f"{name} must be numbers of shape {shape}, but is {a.dtype.name} {list(a.shape)}")
+        parts = [_part(arrays[x], arrays[y], x, y) for x, y in (_ARRAYS[:2], _ARRAYS[2:])]
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{path} is no data set: {error}") from None
+    (train_x, train_y), (test_x, test_y) = [(x if x.dtype == np.uint8 else x.astype(np.float32), y) for x, y in parts]
+    return _dataset(path.stem, f"the file {path}", str(path), train_x, train_y, test_x, test_y)
+
+
+def _dataset(name: str, source: str, where: str, train_x: Array, train_y: Array, test_x: Array, test_y: Array) -> Dataset:
     if train_x.shape[1:] != test_x.shape[1:]:
-        raise IdxError(f"{folder}: images of {list(train_x.shape[1:])} for training and {list(test_x.shape[1:])} for "
+        raise IdxError(f"{where}: images of {list(train_x.shape[1:])} for training and {list(test_x.shape[1:])} for "
                        "testing")
     classes = int(max(train_y.max(), test_y.max())) + 1
-    return Dataset(name or folder.resolve().name, _scaled(train_x), train_y, _scaled(test_x), test_y, classes,
-                   source or f"IDX files in {folder}", train_x.shape[1:])
+    return Dataset(name, _scaled(train_x), train_y, _scaled(test_x), test_y, classes, source, train_x.shape[1:])
 
 
-def _part(folder: Path, part: str) -> tuple[Array, Array]:
+def _read(folder: Path, part: str) -> tuple[Array, Array]:
     images, labels = (_there(folder, f"{part}-{kind}-ubyte") for kind in ("images-idx3", "labels-idx1"))
-    x, y = read_idx(images, 3), read_idx(labels, 1)
+    return _part(read_idx(images, 3), read_idx(labels, 1), images, labels)
+
+
+def _part(x: Array, y: Array, images: object, labels: object) -> tuple[Array, Array]:
+    """Images and labels, as int64. Raises IdxError, which names what they are from, unless they go together."""
     if len(x) != len(y):
         raise IdxError(f"{images} holds {len(x)} images, and {labels} {len(y)} labels")
     if y.dtype.kind not in "iu":

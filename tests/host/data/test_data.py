@@ -139,6 +139,48 @@ def test_a_folder_without_an_element(tmp_path: Path, part: str, shape: tuple[int
         data.load(tmp_path)
 
 
+def arrays(**changed: object) -> dict[str, Any]:
+    images = {"x_train": np.full((6, 2, 3), 255, np.uint8), "x_test": np.zeros((4, 2, 3), np.uint8)}
+    return {**images, "y_train": np.arange(6), "y_test": np.arange(4, dtype=np.uint8), "names": np.array(["a"]), **changed}
+
+
+def test_a_file_of_arrays(tmp_path: Path) -> None:
+    path = tmp_path / "my images.npz"
+    np.savez_compressed(path, **arrays())
+    d = data.load(path)
+    assert (d.name, d.classes, d.image, d.features) == ("my images", 6, (2, 3), 6) and str(path) in d.source
+    assert d.train_x.dtype == np.float32 and d.train_x.min() == 1 and d.test_x.max() == 0 and d.train_y.tolist() == [*range(6)]
+    # Of other integers nobody knows the largest.
+    np.savez(path, **arrays(x_train=np.full((6, 2), 200), x_test=np.full((4, 2), -1.5)))
+    d = data.load(path)
+    assert d.train_x.dtype == np.float32 and d.train_x.min() == 200 and d.test_x.max() == -1.5 and d.image == (2,)
+
+
+@pytest.mark.parametrize(("changed", "words"), [
+    ({"x_test": np.zeros((4, 3, 2))}, "images of [2, 3] for training and [3, 2] for testing"),
+    ({"y_train": np.arange(6)[:, None]}, "y_train must be numbers of shape [N], but is int64 [6, 1]"),
+    ({"x_train": np.zeros(6)}, "x_train must be numbers of shape [N, ...], but is float64 [6]"),
+    ({"x_train": np.array([["a"]] * 6)}, "x_train must be numbers of shape [N, ...], but is str"),
+    ({"x_train": np.array([[None]] * 6)}, "Object arrays cannot be loaded"),
+    ({"y_test": np.zeros(4)}, "y_test: labels must be integers, but are float64"),
+    ({"y_test": np.arange(5)}, "x_test holds 4 images, and y_test 5 labels")])
+def test_arrays_that_do_not_fit(tmp_path: Path, changed: dict[str, Any], words: str) -> None:
+    path = tmp_path / "mine.npz"
+    np.savez(path, **arrays(**changed))
+    with raises(ValueError, str(path), words):
+        data.load(path)
+
+
+def test_files_without_the_arrays(tmp_path: Path) -> None:
+    path = tmp_path / "mine.npz"
+    np.savez(path, x_train=np.zeros((2, 2)), y=np.zeros(2))
+    with raises(ValueError, f"{path} is no data set: it lacks y_train, x_test, y_test, and has x_train, y"):
+        data.load(path)
+    path.write_bytes(path.read_bytes()[:-30])
+    with raises(ValueError, f"{path} is no data set: it is not what numpy.savez writes"):
+        data.load(path)
+
+
 def test_a_file_that_is_no_text(tmp_path: Path) -> None:
     (tmp_path / "image.png").write_bytes(b"\x89PNG")
     with raises(ValueError, str(tmp_path / "image.png"), "no text file in UTF-8", "0x89"):
