@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from gradcore.cli.common import argument
-from gradcore.report.files import write_whole
+from gradcore.report.files import refuse_folder, write_whole
 from gradcore.report.recording import Recording
 from gradcore.report.run import Run, load_run
 from gradcore.report.text import reached_by
@@ -82,10 +82,12 @@ def of_step(run: Run, number: int) -> str:
 
 
 def keep_safe(output: Path, inputs: Iterable[Path], replaces: str = "") -> None:
-    """Raise ValueError if writing ``output`` would lose one of the inputs, a run, or a recording.
+    """Raise ValueError if writing ``output`` would lose one of the inputs, a run, or a recording; IsADirectoryError for a
+    folder.
 
     A file of the kind ``replaces`` is replaced, unless it is an input: a command that writes recordings may run twice.
     """
+    refuse_folder(output)
     if not output.is_file():
         return
     for path in inputs:

@@ -26,8 +26,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     leads to is replaced; pipes and devices are written to. Raises OSError if writing fails, and for a folder, with the name
     ``path``; the temporary file is removed then.
     """
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, "expected the path of a file, but this is a folder", str(path))
+    refuse_folder(path)
     if path.exists() and not path.is_file():
         with naming(path), path.open("wb") as file:
             yield file
@@ -55,6 +54,12 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def refuse_folder(path: Path) -> None:
+    """Raises IsADirectoryError for the path of a folder."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "expected the path of a file, but this is a folder", str(path))
 
 
 @contextmanager
