@@ -107,13 +107,16 @@ def short_path(line: str) -> str:
 def below(root: str | os.PathLike[str], line: str) -> str:
     """A line of source, with its path relative to ``root`` if it is below that, and with slashes on every system.
 
-    That of an installed package begins with the package, so that it is the same in every environment.
+    That of an installed package begins with the package, so that it is the same in every environment, and so does one of
+    gradcore itself, also where it is installed from a checkout.
     """
     drive, tail = os.path.splitdrive(line)
     path, colon, rest = tail.partition(":")
     if not os.path.isabs(drive + path):
         return line
     installed = re.match(r".*[/\\](?:site|dist)-packages[/\\]", drive + path)
+    if (drive + path).startswith(_OWN):
+        root = os.path.dirname(os.path.dirname(_OWN))
     try:
         relative = os.path.relpath(drive + path, installed[0] if installed else root)
     except ValueError:
@@ -122,5 +125,7 @@ def below(root: str | os.PathLike[str], line: str) -> str:
     return line if relative.startswith("..") else relative.replace(os.sep, "/") + colon + rest
 
 
+#: The folder of gradcore.
+_OWN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 #: Reports say the same lines again and again.
 _below_here = functools.lru_cache(1024)(below)

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="meta predicts from shapes and computes nothing (default auto: a GPU if there is one)")
     parser.add_argument("-o", "--output", metavar="FILE", type=Path,
                         help="also write the step with the highest peak to this file, which gradcore report shows layer by "
-                             "layer, and gradcore diff compares")
+                             "layer")
     add_measured(parser, "steps to run")
 
 
@@ -68,8 +68,9 @@ def run(options: argparse.Namespace) -> None:
                           soft_wrap=True)
         console.print()
         for reached, alike in groupby(reports, key=lambda report: reached_by(report.peak)):
-            batches = ", ".join(f"{report.batch_size:,}" for report in alike)
-            console.print(f"batch {batches}: the peak is reached by {reached}", soft_wrap=True)
+            batches = [f"{report.batch_size:,}" for report in alike]
+            console.print(f"batch{'es' * (len(batches) > 1)} {', '.join(batches)}: the peak is reached by {reached}",
+                          soft_wrap=True)
         line = fit(reports)
         if line is not None:
             console.print(in_words(line), soft_wrap=True)

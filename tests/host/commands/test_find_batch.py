@@ -229,7 +229,7 @@ def test_measure_fits_a_line(capsys):
 def test_measure_says_once_what_reaches_the_peak_of_batches_in_a_row(capsys):
     _, out, _ = run(capsys, "measure", "mlp", "--batch-sizes", "16,64,1000000", "--device", "meta")
     small, large, _ = out.partition("\n\n")[2].splitlines()[-3:]
-    assert small.startswith("batch 16, 64: the peak is reached by sgd_ in layer (root), phase optimizer, ")
+    assert small.startswith("batches 16, 64: the peak is reached by sgd_ in layer (root), phase optimizer, ")
     assert large.startswith("batch 1,000,000: the peak is reached by linear_grad in layer layers.2, phase backward, ")
 
 

@@ -34,7 +34,7 @@ def test_the_tables_fit_the_terminal_and_have_every_figure(
     rows = json.loads(run(capsys, *ARGUMENTS, "--json")[1])["rows"]
     shown = tables(out)
     assert status == 0 and len(shown) == blocks
-    assert all(len(line) <= width for line in out.splitlines() if not line.startswith(("batch ", "Peak", "allocated")))
+    assert all(len(line) <= width for line in out.splitlines() if not line.startswith(("batch", "Peak", "allocated")))
     assert all(block["batch"] == ["64", "128", "1,000,000"] for block in shown)
     cells: dict[str, list[str]] = {}
     for block in shown:

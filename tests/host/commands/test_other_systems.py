@@ -13,6 +13,7 @@ import pytest
 from gradcore import reading
 from gradcore.engine import sites
 from gradcore.events import Site
+from gradcore.models import mlp
 from gradcore.program.guarding.libraries import is_library
 
 
@@ -35,6 +36,11 @@ def test_the_package_is_told_by_its_folder_on_windows() -> None:
 def test_lines_are_shortened_on_windows(monkeypatch: pytest.MonkeyPatch, line: str, shown: str) -> None:
     monkeypatch.setattr(reading, "os", SimpleNamespace(path=ntpath, sep="\\", getcwd=lambda: "C:\\work\\run"))
     assert reading.short_path(line) == shown
+
+
+def test_lines_of_the_package_are_shortened_wherever_it_is() -> None:
+    assert reading.short_path(f"{mlp.__file__}:30 in MLP.forward") == "gradcore/models/mlp.py:30 in MLP.forward"
+    assert reading.below("/home/me", f"{mlp.__file__}:30") == "gradcore/models/mlp.py:30"
 
 
 @pytest.mark.parametrize("file", ["C:\\work\\train.py", "/home/me/train.py", "train.py"])
