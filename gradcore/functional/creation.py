@@ -12,7 +12,7 @@ from gradcore.arguments import warn
 from gradcore.devices.device import Device, device_of_new, devices, get_device
 from gradcore.dtypes import bfloat16, category, checked_dtype, default_float, is_floating, set_default_float
 from gradcore.engine.custom import custom_node
-from gradcore.engine.dlpack import Given, gpu_of
+from gradcore.engine.dlpack import Given, array_of, gpu_of
 from gradcore.engine.operands import install_transfer, plain_number
 from gradcore.engine.owners import borrow, is_traced, made_of_numbers, send, upload
 from gradcore.engine.state import local
@@ -79,6 +79,9 @@ def _read(data: Any) -> Any:
             issubclass(kind, (Value, list, tuple)) or hasattr(kind, "__dlpack_device__") for kind in kinds) else data
     if not isinstance(data, Value) and (number := gpu_of(data)) is not None:
         data, _ = over_gpu(data, get_device(f"cuda:{number}"))
+    elif not isinstance(data, (Value, np.ndarray)) and str(getattr(data, "dtype", None)) == "torch.bfloat16":
+        # PyTorch makes no NumPy array of those.
+        data = array_of(data)
     return data.storage.device.read(data.storage, data.spec) if isinstance(data, Value) else data
 
 

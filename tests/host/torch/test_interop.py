@@ -95,6 +95,9 @@ def test_pytorchs_bfloat16_both_ways(torch: Any) -> None:
         ours += 1
         np.testing.assert_array_equal(ours.float().numpy(), source.float().numpy())
     assert gradcore.from_dlpack(gradcore.tensor(VALUES).bfloat16()).dtype == gradcore.bfloat16
+    copied = gradcore.tensor([source, source])
+    assert copied.dtype == gradcore.bfloat16 and copied[1].tolist() == source.tolist()
+    assert gradcore.tensor(source, dtype=gradcore.float32).tolist() == source.tolist()
 
 
 def test_a_capsule_is_used_once() -> None:
