@@ -7,13 +7,16 @@ import functools
 import os
 import re
 import sys
+from collections.abc import Callable
 from contextlib import contextmanager
-from types import CodeType, FrameType
-from typing import Any
+from types import CodeType, FrameType, FunctionType
+from typing import Any, TypeVar
 
 from gradcore.engine.state import local
 from gradcore.errors import DataDependentShape
 from gradcore.events import WRITTEN, Site
+
+T = TypeVar("T")
 
 
 def _folders(file: str, path: Any = os.path) -> tuple[str, tuple[str, ...]]:
@@ -36,6 +39,8 @@ _held: list[CodeType] = []
 
 #: What Python 3.11 adds to a function's name for the lists, dicts and sets that are made by comprehensions in it.
 _COMPREHENSIONS = re.compile(r"((\.<locals>)?\.)?<(list|dict|set)comp>")
+
+_CALL = (lambda run: run()).__code__
 
 #: Steps that record whole stacks.
 _stacks = 0
@@ -94,6 +99,14 @@ def find_site(frame: FrameType | None) -> Site:
             return site
         frame = frame.f_back
     return Site("<gradcore>", 0, "")
+
+
+@functools.lru_cache(1024)
+def called_at(site: Site) -> Callable[[Callable[[], T]], T]:
+    """A function that calls another in a frame of that line: where nothing that is called has a line outside gradcore, what
+    runs again has that of the first run."""
+    code = _CALL.replace(co_filename=site.file, co_firstlineno=site.line, co_name=site.function, co_qualname=site.function)
+    return FunctionType(code, {"__name__": __name__})
 
 
 def is_inside(code: CodeType | None) -> bool:

@@ -22,6 +22,7 @@ from gradcore.engine.dispatch import next_number
 from gradcore.engine.modes import enable_grad, no_grad
 from gradcore.engine.residuals import recalled, unpack
 from gradcore.engine.saved import Again, Deferred, Packed, Rerun, Saved, keep
+from gradcore.engine.sites import called_at, here
 from gradcore.engine.state import local
 from gradcore.engine.value import Value, alias, tensors_in
 from gradcore.nn import paths
@@ -139,9 +140,10 @@ def _draw_from(generators: list[Generator], states: list[Tensor], places: Places
 
 
 class _Place:
-    """The layer, the autocast mode and the mode ``recompute`` of the first run, which the second run restores."""
+    """The layer, line, autocast mode and mode ``recompute`` of the first run, which the second run restores."""
 
     def __init__(self) -> None:
+        self.site = here()
         self.tree = paths.calls.tree
         self.scope = local.state.scope
         self.autocast = local.state.autocast
@@ -159,7 +161,7 @@ class _Place:
             paths.calls.tree, state.scope, state.site = self.tree, self.scope.at(now.phase, now.caller), None
             state.recompute = self.recompute
             with resumed(self.autocast), enable_grad():
-                return _drawing(draws, places, run)
+                return _drawing(draws, places, lambda: called_at(self.site)(run))
         finally:
             paths.calls.tree, state.scope, state.site, state.recompute = before
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import gradcore
+from gradcore import nn
+from gradcore.events import Alloc
+from gradcore.utils.checkpoint import checkpoint
 from tests.conftest import raises
 
 
@@ -59,3 +63,23 @@ def test_settings_and_notes(program: Any, outcome: list[Any]) -> None:
 @pytest.mark.parametrize("program", [how_far, notes])
 def test_settings_and_notes_are_pytorchs(torch: Any, program: Any) -> None:
     assert program(gradcore) == program(torch)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("level", ["events", "stacks"])
+def test_what_runs_again_has_the_line_of_the_first_run(reentrant: bool, level: str) -> None:
+    """Where the part has no line of its own, as one of the library's modules has not: backward's line says nothing of it."""
+    block = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+    x = gradcore.ones(4, 8, requires_grad=True)
+
+    def inner(x: Any) -> Any:
+        return block(x).exp()
+
+    with gradcore.step(level=level) as step:
+        y = checkpoint(block, x, use_reentrant=reentrant)
+        checkpoint(inner, y, use_reentrant=reentrant).sum().backward()
+    again = [r.tag.site for r in step.recording.records
+             if isinstance(r, Alloc) and r.tag.phase == "backward" and r.tag.op == "tanh"]
+    first = inner.__code__.co_firstlineno
+    assert [site.short for site in again] == [f"{Path(__file__).name}:{line}" for line in (first + 1, first + 4)]
+    assert again[1].function == test_what_runs_again_has_the_line_of_the_first_run.__name__
