@@ -63,8 +63,10 @@ def plot(records: Sequence[Record], by: str = "role", ax: Any = None) -> Any:
         ax.text(0.5, 0.5, "nothing was live in this step", transform=ax.transAxes, ha="center", va="center")
     highest = next(c for c in shown if c.peak)
     ax.plot([highest.position], [highest.allocated], "v", color="black", clip_on=False)
-    ax.annotate(f"peak {format_bytes(highest.allocated)}", (highest.position, highest.allocated), (6, 4),
-                textcoords="offset points")
+    # On the side of the mark where the plot has room.
+    side = "left" if highest.position * 4 < at[0] + at[-1] * 3 else "right"
+    ax.annotate(f"peak {format_bytes(highest.allocated)}", (highest.position, highest.allocated),
+                (6 if side == "left" else -6, 4), textcoords="offset points", ha=side)
     ax.set(xlabel="record of the step's log", ylabel="live bytes, as allocated", xlim=(at[0], at[-1]), ylim=(0, None))
     ax.margins(y=0.1)
     ax.yaxis.set_major_formatter(FuncFormatter(lambda nbytes, _: format_bytes(nbytes)))

@@ -25,7 +25,7 @@ function show(run, recording) {
   Object.assign(view, { run, recording, log });
   const { report } = recording;
   const about = Object.entries(run.about).map(([name, value]) => `${name} ${value}`).join(", ");
-  byId("step-name").textContent = run.steps.step.length > 1 ? `step ${recording.step} of ${run.name}` : run.name;
+  byId("step-name").textContent = isAlone(run) ? run.name : `step ${recording.step} of ${run.name}`;
   byId("run-about").textContent = `${about}${run.result === null && about ? "; the run has not finished" : ""}`;
   byId("peak-line").textContent = report.peak.op ? `The peak is reached by ${report.peak.op} in layer ` +
     `${layerName(report.peak.layer)}, phase ${report.peak.phase}, ${report.peak.line}` : "";
@@ -130,7 +130,11 @@ function showInstant(pointed) {
 
 const optionOf = (run, recording) => `${DATA.runs.indexOf(run)} ${recording.step}`;
 
+// A step alone goes by its file's name.
+const isAlone = (run) => run.steps.step.length < 2;
+
 function labelOf(run, recording) {
+  if (isAlone(run)) return run.name;
   const steps = run.recordings.map((r) => r.step);
   const peak = run.recordings.reduce((best, r) => (r.report.peak.allocated > best.report.peak.allocated ? r : best));
   const names = [recording.step === Math.min(...steps) && "first", recording === peak && "peak",
@@ -140,7 +144,7 @@ function labelOf(run, recording) {
 }
 
 function nameOf(run, recording) {
-  return `${DATA.runs.length > 1 ? `${run.name}, ` : ""}${labelOf(run, recording)}`;
+  return `${DATA.runs.length > 1 && !isAlone(run) ? `${run.name}, ` : ""}${labelOf(run, recording)}`;
 }
 
 function everyRecording() {
@@ -166,8 +170,8 @@ function compare() {
 function start() {
   fillChoices();
   // Of a step alone there is nothing to choose, nor to say.
-  const [{ steps, about }, other] = DATA.runs;
-  byId("run").hidden = !other && steps.step.length < 2 && !Object.keys(about).length;
+  const [first, other] = DATA.runs;
+  byId("run").hidden = !other && isAlone(first) && !Object.keys(first.about).length;
   byId("recording").addEventListener("change", (event) => {
     const found = everyRecording().find(({ run, recording }) => optionOf(run, recording) === event.target.value);
     show(found.run, found.recording);

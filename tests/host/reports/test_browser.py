@@ -242,7 +242,7 @@ def test_the_steps_of_a_run_and_other_runs(browser: Any, run: Run, recording: Re
     assert opened.texts("#step-name") == ["step 6 of run.jsonl"]
     opened.page.click("#beside summary")
     labels = opened.texts("#others li")
-    assert labels[0].startswith("run.jsonl, step 1 (first, ") and labels[-1] == "other.json, step 1"
+    assert labels[0].startswith("run.jsonl, step 1 (first, ") and labels[-1] == "other.json"
     plain = opened.page.evaluate("byId('bands').toDataURL()")
     opened.page.check("#others input[value='1 1']")
     assert opened.page.evaluate("timeline.beside.map(b => b.log.length)") == [len(shorter.records)]
@@ -251,7 +251,7 @@ def test_the_steps_of_a_run_and_other_runs(browser: Any, run: Run, recording: Re
     assert opened.page.evaluate("byId('bands').toDataURL()") == plain
     opened.page.select_option("#recording", "1 1")
     assert opened.texts("#step-name") == ["other.json"] and not opened.page.is_visible("#strip")
-    assert opened.page.is_visible("#recording")
+    assert opened.texts("#recording option:checked") == ["other.json"] and opened.page.is_visible("#recording")
     assert opened.complaints == []
     opened.context.close()
 

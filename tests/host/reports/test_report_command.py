@@ -235,6 +235,20 @@ def test_a_plot(recording: Recording, by: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="Matplotlib is not installed: pip install '.[plot]'")
+@pytest.mark.parametrize(("before", "side"), [(0, "left"), (9, "right")])
+def test_the_peak_of_a_plot_is_named_where_there_is_room(before: int, side: str) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    with gradcore.step(device="meta") as step:
+        for nbytes in (*range(1, before + 1), 10, *range(9 - before)):
+            gradcore.empty(1000 * nbytes, device="meta")
+    ax = step.recording.plot()
+    assert [t.get_horizontalalignment() for t in ax.texts] == [side]
+    matplotlib.pyplot.close(ax.figure)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="Matplotlib is not installed: pip install '.[plot]'")
 @pytest.mark.parametrize("by", sorted(BY))
 def test_a_plot_of_nothing_says_so(by: str, tmp_path: Path) -> None:
     import matplotlib
