@@ -19,7 +19,7 @@ class CNN(nn.Module):
         super().__init__()
         self.image = image if len(image) == 3 else (1, *image)
         if len(self.image) != 3 or min(self.image[1:]) < 4:
-            raise ValueError(f"a CNN needs images of at least 4 x 4 elements, but got {image}")
+            raise ValueError(f"a CNN needs images of shape (H, W) or (C, H, W), of at least 4 x 4 elements, but got {image}")
         layers: list[nn.Module] = []
         for i, o in ((self.image[0], 16), (16, 32), (32, 64)):
             layers += [nn.Conv2d(i, o, 3, padding=1, bias=False, device=device), nn.BatchNorm2d(o, device=device), nn.ReLU()]

@@ -12,6 +12,7 @@ import pytest
 
 from gradcore import data
 from gradcore.data import Batches, IdxError, read_idx, registry
+from gradcore.models.cnn import CNN
 from gradcore.utils.data import DataLoader, TensorDataset
 from tests.conftest import raises
 from tests.host.memory.holding import fresh, holder
@@ -154,6 +155,13 @@ def test_a_file_of_arrays(tmp_path: Path) -> None:
     np.savez(path, **arrays(x_train=np.full((6, 2), 200), x_test=np.full((4, 2), -1.5)))
     d = data.load(path)
     assert d.train_x.dtype == np.float32 and d.train_x.min() == 200 and d.test_x.max() == -1.5 and d.image == (2,)
+
+
+def test_channels_that_are_last_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "colors.npz", **arrays(x_train=np.zeros((6, 8, 8, 3)), x_test=np.zeros((4, 8, 8, 3))))
+    d = data.load(tmp_path / "colors.npz")
+    with raises(ValueError, "images of shape (H, W) or (C, H, W), of at least 4 x 4 elements, but got (8, 8, 3)"):
+        CNN(d.image, d.classes)
 
 
 @pytest.mark.parametrize(("changed", "words"), [
