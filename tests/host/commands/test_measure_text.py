@@ -73,9 +73,10 @@ def test_the_step_with_the_highest_peak_is_written_for_report_and_diff(capsys: A
 
 
 def test_a_file_that_would_be_lost_is_refused_before_anything_is_measured(capsys: Any, tmp_path: Path) -> None:
-    model = tmp_path / "net.py"
+    model = tmp_path / "my:net.py"
     model.write_text("raise SystemError('it was loaded')")
     for output, why in (str(model), "read by this command"), ("-", "choose a file for --output"), (str(tmp_path), "a folder"):
-        status, _, error = run(capsys, "measure", f"{model}:build", "-o", output)
-        assert status == 1 and why in error and error.count("\n") == 1
+        for name in (f"{model}:build", str(model)):
+            status, _, error = run(capsys, "measure", name, "-o", output)
+            assert status == 1 and why in error and error.count("\n") == 1
     assert "it was loaded" in model.read_text()
