@@ -181,7 +181,8 @@ class SWALR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
-        step = self._step_count if self.anneal_epochs else max(1, self._step_count)
+        done = self._step_count - 1
+        step = done if self.anneal_epochs else max(1, done)
         before, now = self._schedule_share(step - 1), self._schedule_share(step)
         return [self._schedule_rate(group, before, now) for group in self.optimizer.param_groups]
 

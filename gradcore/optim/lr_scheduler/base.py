@@ -42,7 +42,10 @@ class LRScheduler:
 
     _last_lr: list[float]
     #: Attributes that steps change: a compiled function that steps a schedule and reads one of them is not replayed.
-    _schedule_advances = frozenset(("last_epoch", "_step_count", "_last_lr"))
+    _schedule_advances = frozenset(("last_epoch", "_step_count", "_last_lr", "_get_lr_called_within_step", "_is_initial"))
+    #: By PyTorch's names, which get_lr() of a program's schedule reads: is it called by step(), and by the first one?
+    _get_lr_called_within_step = False
+    _is_initial = False
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
         self.optimizer = need_optimizer(optimizer)
@@ -54,12 +57,16 @@ class LRScheduler:
                                f"the optimizer's state first, or begin with last_epoch=-1 instead of {last_epoch}")
         self.base_lrs = [rate_of(group, "initial_lr") for group in optimizer.param_groups]
         self.last_epoch = last_epoch
-        self._schedule_begin()
+        self._initial_step()
 
-    def _schedule_begin(self) -> None:
+    def _initial_step(self) -> None:
         """Take the first step, which sets the first rates."""
         self._step_count = 0
-        self.step()
+        self._is_initial = True
+        try:
+            self.step()
+        finally:
+            self._is_initial = False
 
     def get_lr(self) -> list[float]:
         """The rates of the present epoch, one per group: subclasses define it."""
@@ -70,13 +77,15 @@ class LRScheduler:
         if self._step_count == 1 and not getattr(self.optimizer, "_opt_called", True):
             warn("Detected call of `lr_scheduler.step()` before `optimizer.step()`. Call `optimizer.step()` first: otherwise "
                  "the first value of the schedule is skipped.")
-        if epoch is None:
-            self.last_epoch += 1
-            self._schedule_set(self.get_lr())
-        else:
-            self.last_epoch = epoch
-            self._schedule_set(self._schedule_from_base())
+        # Counted first, as in PyTorch: a program's get_lr() may compute the rates from it.
         self._step_count += 1
+        self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
+        self._get_lr_called_within_step = True
+        try:
+            rates = self.get_lr() if epoch is None else self._schedule_from_base()
+        finally:
+            self._get_lr_called_within_step = False
+        self._schedule_set(rates)
 
     def _schedule_from_base(self) -> list[float]:
         # By PyTorch's name, a subclass of a program's has a closed form.

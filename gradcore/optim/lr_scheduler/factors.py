@@ -28,7 +28,7 @@ class _Factor(LRScheduler):
 
     def get_lr(self) -> list[float]:
         rates = rates_of(self.optimizer)
-        if self._schedule_keeps and not self._step_count and self.last_epoch:
+        if self._schedule_keeps and self._is_initial and self.last_epoch:
             return rates
         floor, now = self._schedule_floor, self._schedule_factor(self.last_epoch)
         before = 1.0 if not self.last_epoch else self._schedule_factor(self.last_epoch - 1)
@@ -158,6 +158,9 @@ class CosineAnnealingWarmRestarts(LRScheduler):
     Loshchilov and Hutter, arXiv:1608.03983. Raises ValueError for lengths that are not positive ints.
     """
 
+    #: The epochs since the last restart, and those up to the next one.
+    T_cur: float
+    T_i: int
     _schedule_advances = LRScheduler._schedule_advances | {"T_cur", "T_i"}
 
     def __init__(self, optimizer: Optimizer, T_0: int, T_mult: int = 1, eta_min: float = 0.0, last_epoch: int = -1) -> None:
@@ -169,19 +172,27 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         self.eta_min = eta_min
         super().__init__(optimizer, last_epoch)
 
-    def get_lr(self) -> list[float]:
-        return self._schedule_from_base()
+    def step(self, epoch: float | None = None) -> None:
+        """Go to the next epoch, or to ``epoch``, which may be a fraction. Raises ValueError for one below 0."""
+        if epoch is not None and epoch < 0:
+            raise ValueError(f"Expected non-negative epoch, but got {epoch}")
+        if epoch is None and self.last_epoch >= 0 and "T_cur" in self.__dict__:
+            self.T_cur, self.T_i = self._schedule_place(self.T_cur + 1, self.T_i)
+        else:
+            self.T_cur, self.T_i = self._schedule_place(self.last_epoch + 1 if epoch is None else epoch, self.T_0)
+        super().step(None if epoch is None else math.floor(epoch))
 
-    def _schedule_from_base(self) -> list[float]:
-        at, length = self.last_epoch, self.T_0
+    def _schedule_place(self, at: float, length: int) -> tuple[float, int]:
+        """``T_cur`` and ``T_i``, ``at`` epochs after a restart whose run takes ``length``."""
         if self.T_mult == 1:
             at %= length
         while at >= length:
             at -= length
             length *= self.T_mult
-        # Read by PyTorch, if it loads the state.
-        self.T_cur, self.T_i = at, length
-        share = (1 + math.cos(math.pi * at / length)) / 2
+        return at, length
+
+    def get_lr(self) -> list[float]:
+        share = (1 + math.cos(math.pi * self.T_cur / self.T_i)) / 2
         return [self.eta_min + (base - self.eta_min) * share for base in self.base_lrs]
 
 
@@ -218,7 +229,7 @@ class MultiplicativeLR(LambdaLR):
     """The rate is multiplied by lr_lambda(epoch) at every step but the first, with one function or one per group."""
 
     def get_lr(self) -> list[float]:
-        return self._schedule_from_base() if self._step_count else rates_of(self.optimizer)
+        return rates_of(self.optimizer) if self._is_initial else self._schedule_from_base()
 
     def _schedule_from_base(self) -> list[float]:
         # A step to an epoch, as at a milestone of SequentialLR, is no first one.

@@ -76,7 +76,7 @@ class SequentialLR(_Several):
             set_rate(group, group["initial_lr"])
         _take_back(self._schedulers)
         first = self._schedulers[bisect_right(self._milestones, 0)]
-        first._schedule_begin()
+        first._initial_step()
         self._last_lr = first.get_last_lr()
 
     def step(self, epoch: int | None = None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -255,53 +254,3 @@ def test_errors_say_what_was_given() -> None:
     cycle.step()
     with raises(ValueError, "Tried to step 3 times. The specified number of total steps is 2"):
         cycle.step()
-
-
-def overridden(library: Any) -> list[Any]:
-    """What subclasses for PyTorch override, and what they look at."""
-    schedules = library.optim.lr_scheduler
-
-    class Jumps(schedules.LRScheduler):  # type: ignore[misc,name-defined]
-        def get_lr(self) -> list[float]:
-            return [group["lr"] / 2 for group in self.optimizer.param_groups]
-
-        def _get_closed_form_lr(self) -> list[float]:
-            return [base * 0.25 ** self.last_epoch for base in self.base_lrs]
-
-    class Counts(schedules.ReduceLROnPlateau):  # type: ignore[misc,name-defined]
-        def _is_better(self, a: float, best: float) -> bool:
-            return a < best - 1
-
-        def _reduce_lr(self, epoch: int) -> None:
-            reduced.append((epoch, self.in_cooldown))
-            super()._reduce_lr(epoch)
-
-    class Twice(schedules.StepLR):  # type: ignore[misc,name-defined]
-        def _get_closed_form_lr(self) -> list[float]:
-            return [2 * rate for rate in super()._get_closed_form_lr()]
-
-    reduced: list[Any] = []
-    optimizer = library.optim.SGD([library.ones(1, requires_grad=True)], lr=1.0)
-    optimizer.step()
-    jumps = Jumps(optimizer)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        jumps.step(3)
-        twice = Twice(optimizer, step_size=2)
-        twice.step(2)
-    found = [jumps.get_last_lr(), twice.get_last_lr()]
-    jumps.step()
-    plateau = Counts(optimizer, patience=0, cooldown=1, factor=0.5)
-    for metric in (5.0, 4.5, 4.2, 2.0, 1.5):
-        plateau.step(metric)
-        found.append([plateau.best, plateau.in_cooldown, optimizer.param_groups[0]["lr"]])
-    return [*found, reduced]
-
-
-@pytest.mark.oracle
-def test_subclasses_override_what_they_do_in_pytorch(torch: Any) -> None:
-    assert overridden(gradcore) == overridden(torch)
-
-
-def test_a_plateau_tells_of_its_cooldown() -> None:
-    assert overridden(gradcore)[-1] == [(2, False), (5, False)]
