@@ -19,6 +19,13 @@ from gradcore.units import count_of
 T = TypeVar("T", covariant=True)
 
 
+def samples_of(dataset: Any, indices: Sequence[int]) -> Sequence[Any]:
+    """The samples at several indices, which a data set that defines ``__getitems__`` gives at once."""
+    several = getattr(dataset, "__getitems__", None)
+    found: Sequence[Any] = several(indices) if callable(several) else [dataset[k] for k in indices]
+    return found
+
+
 class Dataset(Generic[T]):
     """Samples by index. Subclasses define ``__getitem__(index)`` and ``__len__()``."""
 
@@ -28,7 +35,7 @@ class Dataset(Generic[T]):
     def __getitem__(self, index: int) -> T:
         raise NotImplementedError(f"{type(self).__name__} has no __getitem__(index)")
 
-    def __add__(self, other: Dataset[Any]) -> ConcatDataset:
+    def __add__(self, other: Dataset[Any]) -> ConcatDataset[Any]:
         return ConcatDataset([self, other])
 
 
@@ -38,7 +45,7 @@ class IterableDataset(Dataset[T]):
     def __iter__(self) -> Iterator[T]:
         raise NotImplementedError(f"{type(self).__name__} has no __iter__()")
 
-    def __add__(self, other: Dataset[Any]) -> ChainDataset:  # type: ignore[override]
+    def __add__(self, other: Dataset[Any]) -> ChainDataset[Any]:  # type: ignore[override]
         return ChainDataset([self, other])
 
 
@@ -74,11 +81,17 @@ class Subset(Dataset[T]):
         """The sample at an index; for a list of them, what the data set gives for a list, as in PyTorch."""
         return self.dataset[[self.indices[k] for k in index] if isinstance(index, list) else self.indices[index]]
 
+    def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
+        """The samples at several indices: of a subclass that overrides ``__getitem__``, its own."""
+        if type(self).__getitem__ is not Subset.__getitem__:
+            return [self[k] for k in indices]
+        return samples_of(self.dataset, [self.indices[k] for k in indices])
+
     def __len__(self) -> int:
         return len(self.indices)
 
 
-class ConcatDataset(Dataset[Any]):
+class ConcatDataset(Dataset[T]):
     """Data sets concatenated. Raises ValueError for none, TypeError for an :class:`IterableDataset`."""
 
     _compile_decides = frozenset(("datasets", "cumulative_sizes"))
@@ -104,7 +117,7 @@ class ConcatDataset(Dataset[Any]):
         return self.cumulative_sizes[-1]
 
 
-class ChainDataset(IterableDataset[Any]):
+class ChainDataset(IterableDataset[T]):
     """Iterable data sets concatenated."""
 
     _compile_decides = frozenset(("datasets",))
@@ -119,7 +132,7 @@ class ChainDataset(IterableDataset[Any]):
         return sum(map(len, self.datasets))
 
 
-class StackDataset(Dataset[Any]):
+class StackDataset(Dataset[T]):
     """Tuples of the samples of several data sets, or dicts if the sets are given by name.
 
     Raises ValueError for none, for both kinds of arguments, and for different lengths.
@@ -143,9 +156,9 @@ class StackDataset(Dataset[Any]):
         return tuple(d[index] for d in self.datasets)
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """The samples at several indices, which a data set that defines ``__getitems__`` gives at once."""
+        """The samples at several indices."""
         given = self.datasets.values() if isinstance(self.datasets, dict) else self.datasets
-        columns = [d.__getitems__(indices) if hasattr(d, "__getitems__") else [d[k] for k in indices] for d in given]
+        columns = [samples_of(d, indices) for d in given]
         for column, d in zip(columns, given, strict=True):
             if len(column) != len(indices):
                 raise ValueError(f"Nested dataset's output size mismatch. Expected {len(indices)}, got {len(column)} from "

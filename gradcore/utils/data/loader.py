@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count, islice
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
 
@@ -19,14 +19,14 @@ from gradcore.engine.owners import upload
 from gradcore.engine.state import scoped
 from gradcore.ops import movement
 from gradcore.utils.data.collate import default_collate, default_convert, pinned
-from gradcore.utils.data.dataset import IterableDataset, Subset, TensorDataset
+from gradcore.utils.data.dataset import IterableDataset, Subset, T, TensorDataset, samples_of
 from gradcore.utils.data.sampler import BatchSampler, RandomSampler, SequentialSampler, grouped
 
 #: Attributes that other ones were made from.
 _FIXED = frozenset(("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"))
 
 
-class DataLoader:
+class DataLoader(Generic[T]):
     """Iterates over batches of ``dataset``; each iteration is one epoch. ``batch_size=None`` gives single samples,
     their arrays as tensors.
 
@@ -131,9 +131,7 @@ class DataLoader:
             return self.collate_fn(samples)
 
     def _loader_samples(self, indices: list[int]) -> list[Any]:
-        dataset, indices = _behind(self.dataset, indices)
-        several = getattr(dataset, "__getitems__", None)
-        return list(several(indices)) if callable(several) else [dataset[k] for k in indices]
+        return list(samples_of(self.dataset, indices))
 
     def _loader_in_turn(self) -> Iterator[Any]:
         yield from map(self._loader_collated, self.dataset if self.batch_size is None else

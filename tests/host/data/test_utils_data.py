@@ -304,3 +304,39 @@ def stacked(library: Any) -> list[Any]:
 @pytest.mark.oracle
 def test_stacked_data_sets_give_samples_at_once_as_pytorchs(torch: Any) -> None:
     assert stacked(gradcore) == stacked(torch)
+
+
+def parts(library: Any) -> list[Any]:
+    data = library.utils.data
+
+    class Tenfold(data.Subset[int]):  # type: ignore[misc,name-defined]
+        def __getitems__(self, indices: list[int]) -> list[int]:
+            return [10 * k for k in super().__getitems__(indices)]
+
+    inner = data.Subset(range(10, 20), [3, 5, 7])
+    return [inner.__getitems__([2, 0]), Tenfold(inner, [2, 1]).__getitems__([1, 0]), list(Tenfold(inner, [2, 1]))]
+
+
+@pytest.mark.oracle
+def test_subsets_give_samples_at_once_as_pytorchs(torch: Any) -> None:
+    assert parts(gradcore) == parts(torch)
+
+
+def test_a_subset_that_overrides_getitem_is_asked_for_each_sample() -> None:
+    class Negated(data.Subset[int]):
+        def __getitem__(self, index: int) -> int:
+            return -int(super().__getitem__(index))
+
+    assert Negated([1, 2, 3], [2, 0]).__getitems__([0, 1]) == [-3, -1]
+
+
+@pytest.mark.parametrize("name", ["Dataset", "IterableDataset", "DataLoader", "Sampler", "Subset", "ConcatDataset",
+                                  "ChainDataset", "StackDataset"])
+def test_classes_of_samples_are_generic_as_in_pytorch(name: str) -> None:
+    """They stand so in annotations, which Python evaluates, and are derived from so."""
+    kind = getattr(data, name)
+
+    class Own(kind[gradcore.Tensor]):  # type: ignore[misc]
+        pass
+
+    assert issubclass(Own, kind)
