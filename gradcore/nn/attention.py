@@ -73,6 +73,8 @@ class MultiheadAttention(Module):
             self.register_parameter(name, Parameter(functional.empty(shape, device=device, dtype=dtype)) if wanted else None)
 
         apart = self.kdim != embed_dim or self.vdim != embed_dim
+        #: By PyTorch's name, which code that calls ``multi_head_attention_forward`` reads.
+        self._qkv_same_embed_dim = not apart
         made("q_proj_weight", apart, embed_dim, embed_dim)
         made("k_proj_weight", apart, embed_dim, self.kdim)
         made("v_proj_weight", apart, embed_dim, self.vdim)

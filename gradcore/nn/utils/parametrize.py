@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from traceback import walk_tb
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -36,13 +37,18 @@ def cached() -> Iterator[None]:
 
 
 class ParametrizationList(Module):
-    """The originals of a parameter (``original``, or ``original0``, ``original1``, ...) and the modules that compute it."""
+    """The originals of a parameter (``original``, or ``original0``, ``original1``, ...) and the modules that compute it.
+
+    ``is_tensor`` tells whether there is one, ``ntensors`` how many, and ``unsafe`` whether a parametrization is not checked.
+    """
 
     original: Parameter
 
-    def __init__(self, parametrization: Module, originals: Sequence[Tensor] | None, value: Tensor) -> None:
+    def __init__(self, parametrization: Module, originals: Sequence[Tensor] | None, value: Tensor, unsafe: bool) -> None:
         super().__init__()
-        self._count = 0 if originals is None else len(originals)
+        self.is_tensor = originals is None
+        self.ntensors = 1 if originals is None else len(originals)
+        self.unsafe = unsafe
         if originals is None:
             # The Parameter object itself, so that an optimizer that holds it keeps working.
             _register(self, "original", value)
@@ -71,7 +77,7 @@ class ParametrizationList(Module):
         return value
 
     def _originals(self) -> list[Parameter]:
-        return [getattr(self, f"original{k}") for k in range(self._count)] if self._count else [self.original]
+        return [self.original] if self.is_tensor else [getattr(self, f"original{k}") for k in range(self.ntensors)]
 
     def right_inverse(self, value: Tensor) -> None:
         """Set the originals so that the parameter gets this value, by each parametrization's ``right_inverse``.
@@ -83,7 +89,7 @@ class ParametrizationList(Module):
                 if not hasattr(part, "right_inverse"):
                     raise RuntimeError(f"parametrization {type(part).__name__} does not implement right_inverse.")
                 value = part.right_inverse(value)
-            for original, found in zip(self._originals(), value if self._count else [value], strict=True):
+            for original, found in zip(self._originals(), [value] if self.is_tensor else value, strict=True):
                 original.copy_(found)
 
 
@@ -107,23 +113,36 @@ def register_parametrization(module: Any, tensor_name: str, parametrization: Any
 
     The parameter, or buffer, becomes ``module.parametrizations.tensor_name.original``, the same object, so an optimizer that
     holds it goes on with it. A ``right_inverse`` of the parametrization gives its new value, or a tuple of several originals
-    instead of it. A further parametrization takes the result of the previous one, and leaves the original as it is. Raises
-    ValueError if there is no such tensor, and unless ``unsafe`` for a result that is no tensor, or of another shape or dtype.
+    instead of it; one that raises NotImplementedError is left out. A further parametrization takes the result of the previous
+    one, and leaves the original as it is. Each takes the mode of ``module``, training or evaluation. Raises ValueError if there
+    is no such tensor, for a ``right_inverse`` that gives anything but tensors, or one of another dtype, and unless ``unsafe``
+    for a result that is no tensor, or of another shape or dtype.
     """
+    parametrization.train(module.training)
     if is_parametrized(module, tensor_name):
         parts = module.parametrizations[tensor_name]
         if not unsafe:
             with no_grad():
                 value = parts()
-                _check(value, parametrization(value))
+                made = parametrization(value)
+                _check(value, made)
+                _check(value, _inverse(parametrization, made))
         parts.append(parametrization)
+        parts.unsafe |= unsafe
         return module
     value = {**module._buffers, **module._parameters}.get(tensor_name)
     if value is None:
         raise ValueError(f"Module '{type(module).__name__}' does not have a parameter or a buffer with name '{tensor_name}'")
     with no_grad():
-        inverse = parametrization.right_inverse(value) if hasattr(parametrization, "right_inverse") else value
+        inverse = _inverse(parametrization, value)
         several = inverse if isinstance(inverse, (tuple, list)) else None
+        for k, x in enumerate([inverse] if several is None else several):
+            if not isinstance(x, Value):
+                raise ValueError("'right_inverse' must return a tensor or a tuple or list of tensors, but got "
+                                 f"{type(x).__name__}" + ("" if several is None else f" as element {k}"))
+        if several is None and inverse.spec.dtype != value.spec.dtype:
+            raise ValueError("When `right_inverse` outputs one tensor, it may not change the dtype: it was "
+                             f"{value.spec.dtype} and would be {inverse.spec.dtype}")
         if not unsafe:
             _check(value, parametrization(*(several or [inverse])))
         if several is None and inverse is not value:
@@ -131,7 +150,7 @@ def register_parametrization(module: Any, tensor_name: str, parametrization: Any
                 value.copy_(inverse)
             else:
                 value.data = inverse.contiguous()
-    made = ParametrizationList(parametrization, several, value)
+    made = ParametrizationList(parametrization, several, value, unsafe)
     if not is_parametrized(module):
         module.parametrizations = ModuleDict()
         kind = type(module)
@@ -142,6 +161,25 @@ def register_parametrization(module: Any, tensor_name: str, parametrization: Any
     setattr(type(module), tensor_name, property(lambda self: _value(self.parametrizations[tensor_name]),
                                                 lambda self, value: self.parametrizations[tensor_name].right_inverse(value)))
     return module
+
+
+def _inverse(parametrization: Any, value: Tensor) -> Any:
+    """What its ``right_inverse`` gives; ``value`` if it has none, or one that raises NotImplementedError, as in PyTorch."""
+    if not hasattr(parametrization, "right_inverse"):
+        return value
+    try:
+        return parametrization.right_inverse(value)
+    except NotImplementedError as error:
+        # What gradcore lacks is no word of the parametrization's.
+        if _raised_in(error).startswith("gradcore."):
+            raise
+        return value
+
+
+def _raised_in(error: Exception) -> str:
+    """The name of the module that raised it."""
+    *_, (frame, _) = walk_tb(error.__traceback__)
+    return str(frame.f_globals.get("__name__", ""))
 
 
 def _check(before: Tensor, after: Any) -> None:
@@ -176,7 +214,7 @@ def remove_parametrizations(module: Any, tensor_name: str, leave_parametrized: b
     if not is_parametrized(module, tensor_name):
         raise ValueError(f"Module {type(module).__name__} does not have a parametrization on {tensor_name}")
     made = module.parametrizations[tensor_name]
-    if not leave_parametrized and made._count:
+    if not leave_parametrized and not made.is_tensor:
         raise ValueError("leave_parametrized=False is not possible: the parametrization has several original tensors")
     with no_grad():
         value = made() if leave_parametrized else made.original
@@ -187,7 +225,7 @@ def remove_parametrizations(module: Any, tensor_name: str, leave_parametrized: b
         del module.parametrizations
         module.__class__ = kind.__bases__[0]
     first = _first(made)
-    if not made._count and first is made.original and first.spec == value.spec:
+    if made.is_tensor and first is made.original and first.spec == value.spec:
         # The Parameter object stays the same, so that an optimizer that holds it keeps working.
         with no_grad():
             first.copy_(value)
@@ -199,5 +237,5 @@ def remove_parametrizations(module: Any, tensor_name: str, leave_parametrized: b
 
 def _first(parts: Any) -> Tensor:
     """The first original, or if that is parametrized itself, the first one that it is computed from."""
-    name = "original0" if parts._count else "original"
+    name = "original" if parts.is_tensor else "original0"
     return _first(parts.parametrizations[name]) if is_parametrized(parts, name) else getattr(parts, name)
