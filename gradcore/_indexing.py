@@ -239,7 +239,11 @@ def _one_index(x: Any, tensors: list[Indexed]) -> tuple[Any, Any, int, int]:
         # Taking from the positions of the dimension checks the index and makes negative ones positive.
         places = creation.arange(0, 1, length=n, dtype=np.dtype(np.int64), device=x.storage.device)
         counted = movement.take(places, index, dim=0)
-        position = counted if position is None else position * n + counted
+        try:
+            position = counted if position is None else position * n + counted
+        except SpecError:
+            shapes = ", ".join(str(list(index.spec.shape)) for _, index, _ in tensors)
+            raise DimError(f"shape mismatch: indexing tensors could not be broadcast together with shapes {shapes}") from None
     return x, position, first, len(tensors)
 
 

@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from gradcore.errors import DimError
+
 
 def split_workspace(workspace: Any, *pieces: tuple[int, Any]) -> list[Any]:
     """One-dimensional arrays of (length, dtype) carved out of a workspace, in order, each 16-byte aligned."""
@@ -45,9 +47,9 @@ def basic_view(array: Any, index: tuple[tuple[int, ...], ...]) -> Any:
 
 
 def check_bounds(low: int, high: int, length: int, wrap: bool) -> None:
-    """Raise IndexError if the smallest or the largest position is out of range."""
+    """Raise DimError if the smallest or the largest position is out of range."""
     if low < -length * wrap or high >= length:
-        raise IndexError(f"index {high if high >= length else low} is out of bounds for dimension with size {length}")
+        raise DimError(f"index {high if high >= length else low} is out of bounds for dimension with size {length}")
 
 
 def turned(shape: Any, shifts: Any, dims: Any) -> Iterator[tuple[Any, Any]]:

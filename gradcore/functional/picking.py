@@ -14,7 +14,7 @@ from gradcore.arguments import with_name
 from gradcore.engine.autocast import joining
 from gradcore.engine.owners import upload
 from gradcore.engine.value import Value
-from gradcore.errors import SpecError
+from gradcore.errors import DimError, SpecError
 from gradcore.functional import shape as sh
 from gradcore.functional.matrices import diagonal
 from gradcore.functional.types import fitted
@@ -104,8 +104,8 @@ def scatter_add_(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
 
 def _vector(name: str, index: Tensor) -> Tensor:
     if index.spec.ndim > 1:
-        raise SpecError(f"{name}(): Index is supposed to be a vector, but got dim: {index.spec.ndim} with shape "
-                        f"{list(index.spec.shape)}")
+        raise DimError(f"{name}(): Index is supposed to be a vector, but got dim: {index.spec.ndim} with shape "
+                       f"{list(index.spec.shape)}")
     return sh.atleast_1d(index)
 
 
@@ -131,8 +131,8 @@ def _slices(name: str, x: Tensor, dim: int, index: Tensor, source: Tensor) -> tu
     d, places = sh.dim_of(dim, x), _vector(name, index)
     x, source = sh.atleast_1d(x, source)
     if source.spec.shape != (*x.spec.shape[:d], places.spec.numel, *x.spec.shape[d + 1:]):
-        raise SpecError(f"{name}: source of shape {list(source.spec.shape)} does not fit {places.spec.numel} slices of "
-                        f"dimension {d} of {list(x.spec.shape)}")
+        raise DimError(f"{name}: source of shape {list(source.spec.shape)} does not fit {places.spec.numel} slices of "
+                       f"dimension {d} of {list(x.spec.shape)}")
     return x, places, source
 
 

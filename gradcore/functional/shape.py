@@ -302,7 +302,7 @@ def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     On the CPU, raises IndexError for an index that is negative or too large; on a GPU, it reads NaN, or 0 for integers.
     """
     if index.spec.ndim > 1:
-        raise SpecError(f"index_select(): Index is supposed to be a vector, but got shape {list(index.spec.shape)}")
+        raise DimError(f"index_select(): Index is supposed to be a vector, but got shape {list(index.spec.shape)}")
     if not input.spec.ndim and index.spec.numel != 1:
         raise SpecError(f"index_select(): Index to scalar can have only 1 value, got {index.spec.numel} value(s)")
     found = movement.take(_row(input), _row(index), dim=dim_of(dim, input), wrap=False)

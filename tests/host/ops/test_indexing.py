@@ -192,6 +192,7 @@ def test_iteration_and_length() -> None:
     (np.s_[[0, 4]], IndexError, ["index 4 is out of bounds for dimension with size 4"]),
     (np.s_[:, [0, -4]], IndexError, ["-4", "size 3"]), (np.s_[[0, 1], [0, 3]], IndexError, ["3", "size 3"]),
     ([0.5], TypeError, ["0.5"]), ("a", TypeError, ["'a'"]), (1.0, DimError, ["1.0"]),
+    (np.s_[[0, 1], :, [0, 1, 2]], IndexError, ["shape mismatch", "broadcast together with shapes [2], [3]"]),
     ([True, False, True], DimError, ["mask [3] at index 0", "[4, 3, 5]"]),
     (np.s_[:, np.ones((3, 4), bool)], DimError, ["mask [3, 4] at index 1", "[4, 3, 5]"])], ids=str)
 def test_indices_that_cannot_be(index: Any, kind: Any, texts: list[str]) -> None:

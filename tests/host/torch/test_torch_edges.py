@@ -221,3 +221,29 @@ def test_statistics_of_batch_norm_that_are_taken_away(torch: Any, momentum: floa
         found.append([*results, *(b.numpy() for b in norm.buffers())])
     for theirs, ours in zip(*found, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+#: Calls with positions that cannot be, whose errors PyTorch raises as RuntimeError here and as IndexError there.
+MISPLACED: dict[str, Callable[[Any], Any]] = {
+    "gather": lambda t: t.ones(2, 3).gather(1, t.full((2, 1), 7)),
+    "gather below 0": lambda t: t.ones(2, 3).gather(1, t.full((2, 1), -1)),
+    "scatter": lambda t: t.ones(2, 3).scatter(1, t.full((2, 1), 3), 1.0),
+    "scatter_add": lambda t: t.ones(2, 3).scatter_add(1, t.full((2, 1), 3), t.ones(2, 1)),
+    "one_hot": lambda t: t.nn.functional.one_hot(t.tensor([0, 4]), 2),
+    "embedding": lambda t: t.nn.functional.embedding(t.tensor([4]), t.ones(4, 2)),
+    "index_select": lambda t: t.ones(2, 3).index_select(1, t.tensor([3])),
+    "index_select by a matrix": lambda t: t.ones(2, 3).index_select(1, t.tensor([[0]])),
+    "index_copy of too few": lambda t: t.ones(2, 3).index_copy(1, t.tensor([0, 1]), t.ones(2, 1)),
+    "indices that do not broadcast": lambda t: t.ones(4, 4)[[0, 1], [0, 1, 2]],
+    "writes there": lambda t: t.ones(4, 4).__setitem__(([0, 1], [0, 1, 2]), 1.0),
+    "take": lambda t: t.ones(2, 3).take(t.tensor([6])),
+}
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", MISPLACED)
+def test_positions_that_cannot_be_raise_what_a_program_for_pytorch_catches(torch: Any, name: str) -> None:
+    with pytest.raises((RuntimeError, IndexError)) as theirs:
+        MISPLACED[name](torch)
+    with pytest.raises(theirs.type):
+        MISPLACED[name](gradcore)
