@@ -9,7 +9,7 @@ from typing import Any
 from gradcore import functional
 from gradcore._random import randn
 from gradcore.distributions import constraints
-from gradcore.distributions.distribution import Distribution, same_as, summed
+from gradcore.distributions.distribution import Distribution, need_parameter, same_as, summed
 from gradcore.functional import linalg
 
 
@@ -103,6 +103,10 @@ class MultivariateNormal(Distribution):
         matrix = matrices[given[0]]
         if matrix.dim() < 2:
             raise ValueError(f"{given[0]} must be at least two-dimensional, with optional leading batch dimensions")
+        if self._validate_args if validate_args is None else validate_args:
+            # A factor exists, if at all, of the lower triangle, whatever is above.
+            shown = f"{type(self).__name__}(loc: {loc.shape}, {given[0]}: {matrix.shape})"
+            need_parameter(given[0], matrix, self.arg_constraints[given[0]], shown)
         factor = matrix if matrix is scale_tril else _factor_of_inverse(matrix) if matrix is precision_matrix else (
             linalg.cholesky(matrix))
         n = loc.shape[-1]

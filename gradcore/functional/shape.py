@@ -180,9 +180,9 @@ def broadcast_to(input: Tensor, size: Sequence[int]) -> Tensor:
 
 
 def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Views of tensors expanded to their common shape."""
+    """Views of tensors expanded to their common shape; a tensor that has it is itself, as in PyTorch."""
     shape = broadcast_shapes(*(x.spec.shape for x in tensors))
-    return tuple(movement.expand(x, shape=shape) for x in tensors)
+    return tuple(x if x.spec.shape == shape else movement.expand(x, shape=shape) for x in tensors)
 
 
 def _need_dims(message: str, x: Tensor) -> None:

@@ -268,3 +268,18 @@ def test_a_programs_own_names_change_no_distribution(name: str) -> None:
             setattr(p, name, 3)
         assert repr(p).startswith("Mine(") and p.expand((3, 2)).sample().shape == (3, 2)
         assert p.log_prob(gradcore.ones(2)).isfinite().all().item() and p.cdf(gradcore.ones(2)).tolist() == [0.5, 0.5]
+
+
+@pytest.mark.oracle
+def test_parameters_of_the_common_shape_are_those_that_were_given(torch: Any) -> None:
+    """So they are leaves, whose gradients are read, and which an optimizer takes."""
+    found = []
+    for library in (gradcore, torch):
+        d, x, y = library.distributions, library.ones(2, requires_grad=True), library.ones(2, requires_grad=True)
+        tensors = library.broadcast_tensors(x, y, library.ones(1))
+        p = d.Normal(x, y)
+        p.log_prob(library.zeros(2)).sum().backward()
+        library.optim.SGD([p.loc, p.scale], lr=0.1).step()
+        parts = [d.Gamma(x, 1.0).concentration, d.Bernoulli(logits=x).logits, d.Poisson(x).rate, d.StudentT(x).df]
+        found.append(([t is x for t in tensors], [t is x for t in parts], p.loc.grad.tolist(), x.tolist(), y.tolist()))
+    assert found[0] == found[1] and found[0][0] == [True, False, False] and all(found[0][1])
