@@ -21,7 +21,7 @@ from gradcore.engine.operands import number
 from gradcore.engine.owners import upload
 from gradcore.engine.sites import here
 from gradcore.engine.state import SETUP, local, scoped
-from gradcore.errors import TraceError
+from gradcore.errors import SpecError, TraceError
 from gradcore.functional.shape import plain
 from gradcore.ops import elementwise, movement, random
 from gradcore.ops.creation import sized
@@ -300,7 +300,7 @@ def randperm(n: int, *, generator: Generator | None = None, dtype: Any = np.int6
     """A random permutation of the integers below ``n``, [n], drawn on the host. Raises ValueError for a negative ``n``."""
     n = plain(n)
     if n < 0:
-        raise ValueError(f"n must be non-negative, got {n}")
+        raise SpecError(f"n must be non-negative, got {n}")
     device = device_of_new(device, None if generator is None else generator.device)
     generator = default_generator(device) if generator is None else generator
     try:

@@ -216,15 +216,13 @@ def empty_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires
                  requires_grad=requires_grad)
 
 
-def arange(start: float, end: float | None = None, step: float = 1, *, dtype: Any = None, device: Any = None,
+def arange(start: float | None = None, end: float | None = None, step: float = 1, *, dtype: Any = None, device: Any = None,
            requires_grad: bool = False) -> Tensor:
     """Numbers from ``start`` (0 if only one bound is given) up to but not including ``end``, in steps of ``step``.
 
-    Bounds that are tensors are read on the host.
+    Bounds that are tensors are read on the host. Raises TypeError without a bound.
     """
-    start, end, step = (plain_number("arange", name, x) for name, x in (("start", start), ("end", end), ("step", step)))
-    if end is None:
-        start, end = 0, start
+    start, end, step = _bounds("arange", start, end, step)
     if dtype is None:
         dtype = np.int64 if builtins.all(isinstance(v, (int, np.integer)) for v in (start, end, step)) else get_default_dtype()
     whole = _whole(dtype, start, end, step)
@@ -233,6 +231,14 @@ def arange(start: float, end: float | None = None, step: float = 1, *, dtype: An
     result = creation.arange(whole[0], whole[2], length=length, dtype=np.dtype(dtype), device=device)
     result.requires_grad = requires_grad
     return result
+
+
+def _bounds(name: str, start: Any, end: Any, step: Any) -> Any:
+    """The numbers of a range of which one bound may be left out: the first then, whichever is given, is 0."""
+    start, end, step = (plain_number(name, part, x) for part, x in (("start", start), ("end", end), ("step", step)))
+    if start is None and end is None:
+        raise TypeError(f"{name}() missing 1 required positional argument: 'end'")
+    return (0, start if end is None else end, step) if start is None or end is None else (start, end, step)
 
 
 def _whole(dtype: Any, *bounds: Any) -> tuple[Any, ...]:
@@ -283,9 +289,7 @@ def range(start: float, end: float | None = None, step: float = 1, *, dtype: Any
 
     They are floats unless ``dtype`` is given. Prefer :func:`arange`, which excludes ``end``, as Python's ranges do.
     """
-    start, end, step = (plain_number("range", name, x) for name, x in (("start", start), ("end", end), ("step", step)))
-    if end is None:
-        start, end = 0, start
+    start, end, step = _bounds("range", start, end, step)
     creation.length_of_range(start, end, step)  # raises for a step that never reaches the end
     result = creation.arange(start, step, length=int((end - start) / step) + 1, dtype=np.dtype(dtype or get_default_dtype()),
                              device=device)

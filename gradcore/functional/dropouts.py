@@ -23,7 +23,7 @@ def probability(p: float, function: str = "dropout", name: str = "p") -> float:
     """A probability of dropout as a float. Raises ValueError for one outside [0, 1], TypeError as :func:`number` does."""
     p = number(function, name, p)
     if not 0 <= p <= 1:
-        raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
+        raise SpecError(f"dropout probability has to be between 0 and 1, but got {p}")
     return p
 
 

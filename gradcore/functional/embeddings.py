@@ -14,6 +14,7 @@ from gradcore.engine.operands import number, real
 from gradcore.engine.owners import upload
 from gradcore.engine.sites import need_values
 from gradcore.engine.state import local
+from gradcore.errors import SpecError
 from gradcore.functional import any as any_of
 from gradcore.functional import max as max_of
 from gradcore.functional import ones, sum, unsqueeze
@@ -142,7 +143,7 @@ def _check_bags(input: Tensor, offsets: Tensor | None, mode: str, per_sample_wei
         raise ValueError(f"embedding_bag: expected a 2D input, or a 1D input with offsets, but got {input.spec.ndim}D with "
                          f"{'no ' if offsets is None else ''}offsets")
     if offsets is not None and (offsets.spec.ndim != 1 or offsets.spec.dtype.kind not in "iu"):
-        raise ValueError(f"embedding_bag: offsets has to be a 1D tensor of integers, but got {offsets.spec}")
+        raise SpecError(f"embedding_bag: offsets has to be a 1D tensor of integers, but got {offsets.spec}")
 
 
 def _largest(input: Tensor, weight: Tensor, offsets: Tensor | None, last: bool, padding_idx: int | None) -> Tensor:
@@ -196,7 +197,7 @@ def _lengths(offsets: Any, count: int, last: bool) -> Any:
     # Without offsets there are no bags, which no positions fit.
     ends = starts if last else np.append(starts, count)
     if not len(ends) or ends[0] != 0 or (np.diff(ends) < 0).any() or ends[-1] > count:
-        raise ValueError(f"offsets[0] has to be 0 and offsets must rise to {count} at most, but got {starts.tolist()}")
+        raise SpecError(f"offsets[0] has to be 0 and offsets must rise to {count} at most, but got {starts.tolist()}")
     if ends[-1] != count:
         raise ValueError(f"the last offset must be the number of positions, {count}, but got {starts.tolist()}")
     return np.diff(ends)

@@ -119,7 +119,7 @@ def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: fl
     check_reduction(reduction)
     delta = number("huber_loss", "delta", delta)
     if delta <= 0:
-        raise ValueError(f"huber_loss does not support non-positive values for delta: {delta}")
+        raise SpecError(f"huber_loss does not support non-positive values for delta: {delta}")
     if weight is not None and weight.spec.shape != input.spec.shape:
         raise ValueError("Weights and input must have the same size.")
     warn_of_sizes(input, target)
@@ -133,7 +133,7 @@ def smooth_l1_loss(input: Tensor, target: Tensor, reduction: str = "mean", beta:
     check_reduction(reduction)
     beta = number("smooth_l1_loss", "beta", beta)
     if beta < 0:
-        raise ValueError(f"smooth_l1_loss does not support negative values for beta: {beta}")
+        raise SpecError(f"smooth_l1_loss does not support negative values for beta: {beta}")
     if beta == 0:
         return l1_loss(input, target, reduction)
     warn_of_sizes(input, target)

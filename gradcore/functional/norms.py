@@ -56,7 +56,7 @@ def batch_norm(input: Tensor, running_mean: Tensor | None, running_var: Tensor |
     if training:
         return norms.batch_norm(input, weight, bias, running_mean, running_var, momentum=real(momentum), eps=real(eps))
     if running_mean is None or running_var is None:
-        raise ValueError("Expected running_mean and running_var to be defined when training=False")
+        raise SpecError("Expected running_mean and running_var to be defined when training=False")
     mean, var = (movement.cast_to(v, v.spec.widened()) for v in (running_mean, running_var))
     return norms.batch_norm_apply(input, weight, bias, mean, rsqrt(add(var, number("batch_norm", "eps", eps))))
 

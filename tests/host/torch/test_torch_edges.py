@@ -247,3 +247,33 @@ def test_positions_that_cannot_be_raise_what_a_program_for_pytorch_catches(torch
         MISPLACED[name](torch)
     with pytest.raises(theirs.type):
         MISPLACED[name](gradcore)
+
+
+#: Arguments that cannot be, which PyTorch refuses with RuntimeError or ValueError by turns.
+REFUSED: dict[str, Callable[[Any], Any]] = {
+    "beta": lambda t: t.nn.functional.smooth_l1_loss(t.ones(2), t.ones(2), beta=-1.0),
+    "delta": lambda t: t.nn.functional.huber_loss(t.ones(2), t.ones(2), delta=0.0),
+    "p": lambda t: t.nn.functional.dropout(t.ones(2), 1.5), "p of torch": lambda t: t.dropout(t.ones(2), 1.5, True),
+    "p of attention": lambda t: t.nn.functional.scaled_dot_product_attention(*[t.ones(1, 2, 2)] * 3, dropout_p=1.5),
+    "no statistics": lambda t: t.nn.functional.batch_norm(t.ones(2, 2), None, None),
+    "offsets": lambda t: t.nn.functional.embedding_bag(t.tensor([0, 1]), t.ones(2, 2), t.tensor([1])),
+    "offsets of floats": lambda t: t.nn.functional.embedding_bag(t.tensor([0, 1]), t.ones(2, 2), t.tensor([0.0])),
+    "randperm": lambda t: t.randperm(-1), "no bound": lambda t: t.arange(), "range without one": lambda t: t.range(),
+}
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", REFUSED)
+def test_arguments_that_cannot_be_raise_what_a_program_for_pytorch_catches(torch: Any, name: str) -> None:
+    with pytest.raises((RuntimeError, ValueError, TypeError)) as theirs:
+        REFUSED[name](torch)
+    with pytest.raises(theirs.type):
+        REFUSED[name](gradcore)
+
+
+@pytest.mark.oracle
+def test_a_range_may_name_its_end_alone(torch: Any) -> None:
+    for call in (lambda t: t.arange(end=3), lambda t: t.arange(end=3.0), lambda t: t.arange(0, end=3),
+                 lambda t: t.arange(start=1, end=4, dtype=t.float64)):
+        ours, theirs = call(gradcore), call(torch)
+        assert ours.tolist() == theirs.tolist() and str(theirs.dtype) == f"torch.{ours.dtype}"
