@@ -107,6 +107,9 @@ class saved_tensors_hooks(Switch):
     _switch = "packing"
 
     def __init__(self, pack_hook: Callable[[Tensor], Any], unpack_hook: Callable[[Any], Tensor]) -> None:
+        for hook in (pack_hook, unpack_hook):
+            if not callable(hook):
+                raise TypeError(f"saved_tensors_hooks expects two functions, but got {type(hook).__name__}")
         super().__init__((pack_hook, unpack_hook))
 
     def __enter__(self) -> None:

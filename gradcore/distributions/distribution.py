@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from operator import attrgetter
 from typing import Any, ClassVar
 
@@ -175,10 +176,14 @@ class Distribution:
         return functional.sqrt(self.variance)
 
     def __repr__(self) -> str:
-        shown = []
-        for name in self._dist_shown:
+        names, shown = self._dist_shown, []
+        if not names:
+            with suppress(NotImplementedError):
+                # A class of a program's shows the parameters that it has as attributes.
+                names = tuple(name for name in self.arg_constraints if name in vars(self))
+        for name in names:
             value = getattr(self, name)
-            shown.append(f"{name}: {value if value.numel() == 1 else value.shape}")
+            shown.append(f"{name}: {value.shape if isinstance(value, Tensor) and value.numel() != 1 else value}")
         return f"{type(self).__name__}({', '.join(shown)})"
 
 

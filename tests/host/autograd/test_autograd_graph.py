@@ -236,3 +236,12 @@ def test_a_pass_that_fails_leaves_nothing_for_the_next() -> None:
             (c + d).sum().backward(retain_graph=True)
     (c + d).sum().backward()
     assert found == [[[1, 1], [1, 1]]]
+
+
+@pytest.mark.oracle
+def test_hooks_that_are_no_functions_are_refused_as_in_pytorch(torch: Any) -> None:
+    """Not by the next op that keeps something, in a region that is never left."""
+    for library in (gradcore, torch):
+        for hooks in ((3, lambda x: x), (lambda x: x, None)):
+            with pytest.raises(TypeError), library.autograd.graph.saved_tensors_hooks(*hooks):
+                raise AssertionError("entered")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -283,3 +283,26 @@ def test_parameters_of_the_common_shape_are_those_that_were_given(torch: Any) ->
         parts = [d.Gamma(x, 1.0).concentration, d.Bernoulli(logits=x).logits, d.Poisson(x).rate, d.StudentT(x).df]
         found.append(([t is x for t in tensors], [t is x for t in parts], p.loc.grad.tolist(), x.tolist(), y.tolist()))
     assert found[0] == found[1] and found[0][0] == [True, False, False] and all(found[0][1])
+
+
+@pytest.mark.oracle
+def test_a_class_of_a_programs_shows_its_parameters(torch: Any) -> None:
+    found = []
+    for library in (gradcore, torch):
+        constraints = library.distributions.constraints
+
+        class Ramp(library.distributions.Distribution):  # type: ignore[misc,name-defined]
+            arg_constraints: ClassVar[dict[str, Any]] = {
+                "low": constraints.real, "rate": constraints.positive, "computed": constraints.real}
+            computed = property(lambda self: self.low)
+
+            def __init__(self, low: Any, rate: Any) -> None:
+                self.low, self.rate = low, rate
+                super().__init__(rate.shape, validate_args=False)
+
+        class Silent(library.distributions.Distribution):  # type: ignore[misc,name-defined]
+            arg_constraints: ClassVar[dict[str, Any]] = {}
+
+        found.append([repr(Ramp(library.tensor(2.0), library.ones(3))), repr(Silent(validate_args=False))])
+    assert found[0] == [text.replace("torch.", "gradcore.") for text in found[1]]
+    assert found[0][0] == "Ramp(low: 2.0, rate: gradcore.Size([3]))"
