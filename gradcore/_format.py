@@ -92,6 +92,7 @@ def _values(values: Any, indent: int) -> str:
 def format_tensor(tensor: Any) -> str:
     """The text of a tensor as in PyTorch: values, then device, size, dtype and graph where they are not the default."""
     parts = []
+    known = True
     try:
         values = tensor.storage.device.read(tensor.storage, tensor.spec)
         if tensor.spec.narrow:
@@ -99,15 +100,14 @@ def format_tensor(tensor: Any) -> str:
         text = _values(values, len("tensor("))
         empty = not tensor.spec.numel
     except DataDependentShape:
-        text, empty = "...", False
-        parts.append(f"size={tuple(tensor.spec.shape)}")
+        text, empty, known = "...", False, False
     if tensor.storage.device.type != "cpu":
         parts.append(f"device='{tensor.storage.device}'")
-    if empty and tensor.spec.ndim != 1:
+    if not known or (empty and tensor.spec.ndim != 1):
         parts.append(f"size={tuple(tensor.spec.shape)}")
     # Printed values show whether they are int64 or bool.
-    plain = (default_float(),) if empty else (default_float(), np.int64, np.bool_)
-    if tensor.spec.dtype not in plain or tensor.storage.device.type == "meta":
+    plain = (default_float(),) if empty or not known else (default_float(), np.int64, np.bool_)
+    if tensor.spec.dtype not in plain:
         parts.append(f"dtype=gradcore.{tensor.spec.dtype.name}")
     if tensor.grad_fn is not None:
         parts.append(f"grad_fn={tensor.grad_fn!r}")

@@ -39,8 +39,8 @@ class DeviceFault(LocatedError):
     """A CUDA kernel failed while running; the text says when that was noticed, and how to find the op."""
 
 
-class DataDependentShape(GradcoreError, RuntimeError):
-    """A value was needed where only shapes exist (the meta device)."""
+class DataDependentShape(GradcoreError, NotImplementedError):
+    """A value was needed where only shapes exist (the meta device). NotImplementedError is a RuntimeError, too."""
 
 
 class LinAlgError(GradcoreError, RuntimeError):

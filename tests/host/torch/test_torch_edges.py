@@ -277,3 +277,26 @@ def test_a_range_may_name_its_end_alone(torch: Any) -> None:
                  lambda t: t.arange(start=1, end=4, dtype=t.float64)):
         ours, theirs = call(gradcore), call(torch)
         assert ours.tolist() == theirs.tolist() and str(theirs.dtype) == f"torch.{ours.dtype}"
+
+
+@pytest.mark.oracle
+def test_tensors_without_values_look_as_pytorchs(torch: Any) -> None:
+    def texts(t: Any) -> list[str]:
+        leaf = t.ones(2, device="meta", requires_grad=True)
+        made = [leaf, leaf * 2, t.ones(2, 3, device="meta", dtype=t.float64), t.ones(0, device="meta"),
+                t.ones((), device="meta"), t.ones(3, device="meta", dtype=t.int64), t.nn.Linear(2, 1, device="meta").weight]
+        return [repr(x) for x in made]
+
+    assert texts(gradcore) == [text.replace("torch.", "gradcore.") for text in texts(torch)]
+
+
+@pytest.mark.oracle
+def test_values_of_meta_tensors_are_asked_for_with_errors_of_pytorchs_kinds(torch: Any) -> None:
+    """As programs do that move a module off meta, and make it anew where that cannot be."""
+    for library in (gradcore, torch):
+        x = library.ones(2, device="meta")
+        for call in (x.cpu, x.tolist, x.nonzero, x.unique, lambda x=x: x[x > 0], library.nn.Linear(2, 1, device="meta").cpu):
+            with pytest.raises(NotImplementedError):
+                call()
+        with pytest.raises(RuntimeError):
+            bool(x[0])
