@@ -53,7 +53,8 @@ def test_a_change_of_an_object_of_the_librarys_is_noticed(case: str) -> None:
             values.append(call().tolist())
         found.append(values)
         if wrap is gradcore.compile:
-            assert len(call.traces) == len(call.programs) == 2
+            # A program whose memory was replaced, which the distribution has from its maker, is not kept.
+            assert (len(call.traces), len(call.programs)) == (2, 1 if case == "other memory" else 2)
     assert found[1] == found[0]
 
 
