@@ -36,7 +36,7 @@ BESIDE: dict[str, tuple[str, ...]] = {
     "nn.modules.rnn": ("nn.recurrent", "RNNBase RNNCellBase"),
     "nn.modules.pooling": ("nn.pooling", "_MaxPoolNd _AvgPoolNd _LPPoolNd _AdaptiveAvgPoolNd _AdaptiveMaxPoolNd"),
     "utils.data.dataloader": ("utils.data", "default_collate get_worker_info"),
-    "nn.modules.utils": ("nn.tuples", "_ntuple _single _pair _triple _quadruple")}
+    "nn.modules.utils": ("nn.tuples", "_ntuple _single _pair _triple _quadruple _reverse_repeat_tuple")}
 
 
 def install() -> None:

@@ -46,6 +46,8 @@ class _ConvNd(Family):
         self.groups = groups
         self.padding_mode = padding_mode
         require_mode(padding_mode)
+        #: By PyTorch's name, which subclasses that pad themselves give to ``pad``.
+        self._reversed_padding_repeated_twice = tuple(borders_of(self.padding, self.kernel_size, self.dilation))
         self._module_make(bias, device, dtype)
 
     def _module_make(self, bias: bool, device: Any, dtype: Any) -> None:
@@ -79,7 +81,7 @@ class _Plain(_ConvNd):
         """The convolution with another weight and bias; by PyTorch's name, since layers that standardize weights call it."""
         padding: Any = self.padding
         if self.padding_mode != "zeros":
-            input, padding = F.pad(input, borders_of(padding, self.kernel_size, self.dilation), self.padding_mode), 0
+            input, padding = F.pad(input, self._reversed_padding_repeated_twice, self.padding_mode), 0
         return self._module_function(input, weight, bias, self.stride, padding, self.dilation, self.groups)
 
     def forward(self, input: Tensor) -> Tensor:
@@ -107,26 +109,29 @@ class _ConvTransposeNd(_ConvNd):
         super().__init__(in_channels, out_channels, kernel_size, stride, padding, output_padding, groups, bias, dilation,
                          padding_mode, device, dtype)
 
-    def _module_extra(self, input: Tensor, output_size: Sequence[int] | None) -> tuple[int, ...]:
+    def _output_padding(self, input: Tensor, output_size: Sequence[int] | None, stride: Sequence[int], padding: Sequence[int],
+                        kernel_size: Sequence[int], num_spatial_dims: int,
+                        dilation: Sequence[int] | None = None) -> tuple[int, ...]:
         """The output padding that gives the result the spatial sizes of ``output_size``."""
         if output_size is None:
             return self.output_padding
-        dims, whole = self._module_dims, input.spec.ndim
+        dims, whole = num_spatial_dims, input.spec.ndim
         if len(output_size) not in (dims, whole):
             raise ValueError(f"{type(self).__name__}: for {whole}D input, output_size must have {dims} or {whole} elements "
                              f"(got {len(output_size)})")
         wanted = tuple(output_size)[-dims:]
-        padding: Any = self.padding
         least = [covered(*along) for along in zip(
-            input.spec.shape[-dims:], self.kernel_size, self.stride, padding, self.dilation, strict=True)]
-        most = [low + s - 1 for low, s in zip(least, self.stride, strict=True)]
+            input.spec.shape[-dims:], kernel_size, stride, padding, dilation or (1,) * dims, strict=True)]
+        most = [low + s - 1 for low, s in zip(least, stride, strict=True)]
         if any(not a <= m <= b for m, a, b in zip(wanted, least, most, strict=True)):
             raise ValueError(f"requested an output size of {list(wanted)}, but valid sizes range from {least} to {most}")
         return tuple(m - low for m, low in zip(wanted, least, strict=True))
 
     def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
-        return self._module_function(input, self.weight, self.bias, self.stride, self.padding,
-                                     self._module_extra(input, output_size), self.groups, self.dilation)
+        padding: Any = self.padding
+        extra = self._output_padding(input, output_size, self.stride, padding, self.kernel_size, self._module_dims,
+                                     self.dilation)
+        return self._module_function(input, self.weight, self.bias, self.stride, padding, extra, self.groups, self.dilation)
 
 
 class ConvTranspose1d(_ConvTransposeNd, function=F.conv_transpose1d):

@@ -20,6 +20,11 @@ _single, _pair, _triple, _quadruple = (
     _ntuple(n, name) for n, name in enumerate(("_single", "_pair", "_triple", "_quadruple"), 1))
 
 
+def _reverse_repeat_tuple(t: tuple[Any, ...], n: int) -> tuple[Any, ...]:
+    """The elements in reverse order, each ``n`` times: with 2, the padding of each dimension as ``pad`` takes it."""
+    return tuple(x for x in reversed(t) for _ in range(n))
+
+
 def consume_prefix_in_state_dict_if_present(state_dict: dict[str, Any], prefix: str) -> None:
     """Take ``prefix`` off the keys of a state dict, in place, such as the ``module.`` of PyTorch's ``DataParallel``."""
     for key in [k for k in state_dict if k.startswith(prefix)]:

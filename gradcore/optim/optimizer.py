@@ -149,8 +149,9 @@ class Optimizer(StepHooks, StateHooks):
     _optim_unnamed = False
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # A copy has no hooks, as in PyTorch.
-        self.__dict__.update(state, _optim_unnamed=True, _optim_before=Table(), _optim_after=Table(), _optim_of_state={})
+        # As in PyTorch, a copy, which has no attributes yet, gets no hooks; loading, which ends here too, leaves them.
+        hooks = {} if self.__dict__ else {"_optim_before": Table(), "_optim_after": Table(), "_optim_of_state": {}}
+        self.__dict__.update(state, _optim_unnamed=True, **hooks)
 
     def _optim_compute(self, closure: Callable[[], Any] | None) -> Any:
         """The loss of the closure, and the updates."""
@@ -247,11 +248,11 @@ class Optimizer(StepHooks, StateHooks):
             elif isinstance(key, str):
                 # What an optimizer keeps beside its parameters' state.
                 state[key] = values
-        self.state = state
-        self._optim_unnamed = True
         # As in PyTorch, in dicts of the optimizer's own: the caller's, which another optimizer may have, stay as they are.
-        self.param_groups = [{**own, **{k: _option(v) for k, v in given.items() if k != "params"}}
-                             for own, given in zip(self.param_groups, groups, strict=True)]
+        merged = [{**own, **{k: _option(v) for k, v in given.items() if k != "params"}}
+                  for own, given in zip(self.param_groups, groups, strict=True)]
+        # By the method in which a program's optimizer gives older groups the options that they lack.
+        self.__setstate__({"state": state, "param_groups": merged})
 
     def _optim_parameters(self) -> list[Tensor]:
         return [p for group in self.param_groups for p in group["params"]]

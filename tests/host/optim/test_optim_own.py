@@ -283,3 +283,35 @@ def test_one_without_a_step_says_so() -> None:
     with raises(NotImplementedError, "Stepless has no step()"):
         Stepless([nn.Parameter(gradcore.ones(2))], {}).step()
     del Stepless
+
+
+def reloaded(library: Any) -> list[Any]:
+    """An optimizer that gives groups of older files the option that they lack, where PyTorch's own do."""
+
+    class Later(library.optim.SGD):  # type: ignore[misc,name-defined]
+        def __setstate__(self, state: dict[str, Any]) -> None:
+            told.append(sorted(key for key in state if not key.startswith("_")))
+            super().__setstate__(state)
+            for group in self.param_groups:
+                group.setdefault("scale", 2.0)
+
+    told: list[Any] = []
+    p = library.ones(1, requires_grad=True)
+    optimizer = Later([p], lr=0.5, momentum=0.9)
+    optimizer.register_step_pre_hook(lambda *_: told.append("step"))
+    optimizer.register_load_state_dict_post_hook(lambda _: told.append("loaded"))
+    p.sum().backward()
+    optimizer.step()
+    before = optimizer.state_dict()
+    optimizer.load_state_dict(before)
+    optimizer.step()
+    return [*told, optimizer.param_groups[0]["scale"], "scale" in before["param_groups"][0], p.tolist()]
+
+
+@pytest.mark.oracle
+def test_loading_goes_through_setstate_as_in_pytorch(torch: Any) -> None:
+    assert reloaded(gradcore) == reloaded(torch)
+
+
+def test_hooks_stay_where_an_optimizer_loads() -> None:
+    assert reloaded(gradcore)[:-1] == ["step", ["param_groups", "state"], "loaded", "step", 2.0, False]
