@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import ItemsView, Iterator, KeysView, MutableMapping, ValuesView
+from types import CodeType, FunctionType
 from typing import Any
 
 from gradcore.engine.hooks import to_end
@@ -10,6 +11,32 @@ from gradcore.nn import paths
 
 #: The dicts of a module, in the order in which its members are listed.
 KINDS = ("_parameters", "_buffers", "_modules")
+
+
+def _calls_getattr(code: CodeType) -> bool:
+    return "__getattr__" in code.co_names or any(_calls_getattr(x) for x in code.co_consts if isinstance(x, CodeType))
+
+
+class Asked:
+    """The last base of a class of modules that defines or calls ``__getattr__``, so that ``super().__getattr__`` is there.
+
+    Others have no such method: with one, Python looks for every attribute that is there more slowly.
+    """
+
+    __slots__ = ()
+
+    @staticmethod
+    def add(kind: type) -> None:
+        """Make it a base of a class, if that or a mixin defines ``__getattr__``, or one of the class's functions calls it."""
+        if not issubclass(kind, Asked) and (hasattr(kind, "__getattr__") or any(
+                _calls_getattr(f.__code__) for f in vars(kind).values() if isinstance(f, FunctionType))):
+            kind.__bases__ += (Asked,)
+
+    def __getattr__(self, name: str) -> Any:
+        for kind in KINDS:
+            if name in self.__dict__.get(kind, ()):
+                return self.__dict__[kind][name]
+        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'", name=name, obj=self)
 
 
 class Members(MutableMapping[str, Any]):

@@ -17,7 +17,7 @@ from gradcore.nn import paths
 from gradcore.nn._state_dict import Stateful
 from gradcore.nn.converted import Converted
 from gradcore.nn.hooks import Hooked
-from gradcore.nn.members import KINDS, members
+from gradcore.nn.members import KINDS, Asked, members
 from gradcore.nn.named import Named
 from gradcore.nn.parameter import Buffer, Parameter
 
@@ -54,6 +54,7 @@ class Module(Converted, Hooked, Named, Stateful):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        Asked.add(cls)
         methods = (cls.forward, *(f for f in vars(cls).values() if isinstance(f, FunctionType)))
         cls._module_foreign = cls._module_foreign or not all(is_inside(getattr(f, "__code__", None)) for f in methods)
 

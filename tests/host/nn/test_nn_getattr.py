@@ -1,0 +1,110 @@
+"""Modules that define ``__getattr__``, or call that of the base class, find what PyTorch's find."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import gradcore
+from gradcore import nn
+
+
+def wrappers(t: Any) -> Any:
+    class Wrapper(t.nn.Module):
+        def __init__(self, module: Any) -> None:
+            super().__init__()
+            self.module = module
+
+        def __getattr__(self, name: str) -> Any:
+            try:
+                return super().__getattr__(name)
+            except AttributeError:
+                return getattr(super().__getattr__("module"), name)
+
+        def forward(self, x: Any) -> Any:
+            return self.module(x) * self.in_features
+
+    wrapped = Wrapper(Wrapper(t.nn.Linear(2, 3)))
+    t.nn.init.ones_(wrapped.weight)
+    t.nn.init.ones_(wrapped.bias)
+    again = copy.deepcopy(wrapped)
+    found = again(t.ones(1, 2)).tolist()
+    return wrapped.in_features, again.out_features, hasattr(wrapped, "other"), list(again.state_dict()), found
+
+
+def calls_by_name(t: Any) -> Any:
+    class Named(t.nn.BatchNorm1d):
+        def all(self) -> Any:
+            return [getattr(self.__getattr__(name), "shape", None) for name in ("weight", "running_mean", "inner")]
+
+    class Derived(Named):
+        pass
+
+    layer = Derived(2)
+    layer.inner = t.nn.ReLU()
+    found = [None if shape is None else tuple(shape) for shape in layer.all()]
+    layer.register_parameter("none", None)
+    return found, layer.__getattr__("none"), hasattr(layer, "other")
+
+
+def mixins(t: Any) -> Any:
+    class Defaults:
+        def __getattr__(self, name: str) -> Any:
+            return 5 if name == "five" else super().__getattr__(name)  # type: ignore[misc]
+
+    class Layer(Defaults, t.nn.Linear):
+        pass
+
+    layer = Layer(2, 3)
+    return layer.five, tuple(layer.weight.shape), hasattr(layer, "six")
+
+
+def errors(t: Any) -> Any:
+    class Early(t.nn.Module):
+        def __init__(self) -> None:
+            self.other = self.missing
+            super().__init__()
+
+        def __getattr__(self, name: str) -> Any:
+            return super().__getattr__(name)
+
+    with pytest.raises(AttributeError) as raised:
+        Early()
+    return str(raised.value)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("case", [wrappers, calls_by_name, mixins, errors], ids=lambda case: case.__name__)
+def test_getattr(case: Callable[[Any], Any], torch: Any) -> None:
+    assert case(gradcore) == case(torch)
+
+
+def test_other_classes_look_for_attributes_as_before() -> None:
+    class Plain(nn.Linear):
+        pass
+
+    assert not hasattr(nn.Linear, "__getattr__") and not hasattr(Plain, "__getattr__")
+
+
+def test_a_compiled_wrapper() -> None:
+    class Wrapper(nn.Module):
+        def __init__(self, module: nn.Module) -> None:
+            super().__init__()
+            self.module = module
+
+        def __getattr__(self, name: str) -> Any:
+            try:
+                return super().__getattr__(name)  # type: ignore[misc]
+            except AttributeError:
+                return getattr(super().__getattr__("module"), name)  # type: ignore[misc]
+
+        def forward(self, x: gradcore.Tensor) -> gradcore.Tensor:
+            return self.module(x) * self.in_features
+
+    wrapped, x = Wrapper(nn.Linear(2, 3)), gradcore.ones(4, 2)
+    compiled = gradcore.compile(wrapped)
+    for _ in range(3):
+        assert compiled(x).tolist() == wrapped(x).tolist()
