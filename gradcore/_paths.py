@@ -11,9 +11,10 @@ from gradcore.nn import tuples as _tuples  # noqa: F401 - one of the sources
 
 _LAYERS = """activation batchnorm channelshuffle container conv distance dropout flatten fold instancenorm lazy linear loss
     module normalization padding pixelshuffle pooling rnn sparse transformer upsampling""".split()
-_DISTRIBUTIONS = """bernoulli binomial categorical cauchy exponential geometric gumbel half_cauchy half_normal independent
-    laplace log_normal logistic_normal mixture_same_family multivariate_normal normal one_hot_categorical pareto poisson
-    relaxed_bernoulli relaxed_categorical transformed_distribution uniform weibull""".split()
+_DISTRIBUTIONS = """bernoulli beta binomial categorical cauchy chi2 dirichlet exponential fishersnedecor gamma geometric gumbel
+    half_cauchy half_normal independent inverse_gamma laplace log_normal logistic_normal mixture_same_family multinomial
+    multivariate_normal negative_binomial normal one_hot_categorical pareto poisson relaxed_bernoulli relaxed_categorical
+    studentT transformed_distribution uniform weibull""".split()
 _OPTIMIZERS = "adadelta adagrad adamax adamw asgd nadam radam rmsprop rprop".split()
 
 #: By path: where its names are.

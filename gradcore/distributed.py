@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["destroy_process_group", "init_process_group", "is_available", "is_initialized"]
+__all__ = ["destroy_process_group", "init_process_group", "is_available", "is_gloo_available", "is_initialized",
+           "is_mpi_available", "is_nccl_available", "is_torchelastic_launched", "is_ucc_available", "is_xccl_available"]
 
 
 def is_available() -> bool:
     """Whether processes can work together: no."""
     return False
+
+
+#: Whether processes have something to talk by, or were started to: no.
+is_gloo_available = is_mpi_available = is_nccl_available = is_torchelastic_launched = is_available
+is_ucc_available = is_xccl_available = is_available
 
 
 def is_initialized() -> bool:

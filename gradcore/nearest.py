@@ -54,7 +54,6 @@ NEAREST: dict[str, str] = {
     "gradcore.distributions.constraints.Constraint, whose subclasses define check": "distributions.constraints.cat",
     "gradcore.distributions.Gamma": "Wishart ExponentialFamily exp_family",
     "gradcore.distributions.Beta": "Kumaraswamy LKJCholesky",
-    "gradcore.distributions.Multinomial": "distributions.multinomial",
     "gradcore.distributions.RelaxedBernoulli": "ContinuousBernoulli",
     "gradcore.distributions.Distribution.sample": "sample_n",
     "gradcore.from_numpy, of what numpy.frombuffer gives": "frombuffer",

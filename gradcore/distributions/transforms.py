@@ -15,6 +15,7 @@ from gradcore.distributions.transform import (
     ReshapeTransform,
     StackTransform,
     Transform,
+    _InverseTransform,  # noqa: F401 - as in PyTorch
     identity_transform,
     need_dims,
 )

@@ -24,7 +24,7 @@ Tensor = Any
 Activation = str | Callable[[Tensor], Tensor]
 
 
-def _activation(given: Activation) -> Callable[[Tensor], Tensor]:
+def _get_activation_fn(given: Activation) -> Callable[[Tensor], Tensor]:
     if callable(given):
         return given
     if given not in ("relu", "gelu"):
@@ -58,7 +58,7 @@ class _Layer(Module):
             self.add_module(f"norm{k + 1}", LayerNorm(d_model, layer_norm_eps, bias=bias, **place))
         for k in range(2 + self._module_crossed):
             self.add_module(f"dropout{k + 1}", Dropout(dropout))
-        self.activation = _activation(activation)
+        self.activation = _get_activation_fn(activation)
         if not isinstance(activation, str):
             self._module_foreign = True
 

@@ -25,13 +25,22 @@ _OWN: dict[str, Any] = {"cpu": CPU, "library": library, "ops": library.ops}
 _SAFETENSORS = "safetensors.torch"
 
 
-class _Torch(ModuleType):
+class _Drawing(ModuleType):
+    """A module that has the CPU's generator, which takes memory when it is first asked for."""
+
+    @property
+    def default_generator(self) -> gradcore.Generator:
+        return gradcore.default_generator("cpu")
+
+
+class _Torch(_Drawing):
     """``torch``: gradcore's names, and those that are only mentioned."""
 
     def __init__(self, finder: _Finder) -> None:
         super().__init__("torch", gradcore.__doc__)
         self.finder = finder
-        vars(self).update((name, value) for name, value in vars(gradcore).items() if name == "__getattr__" or name[:2] != "__")
+        vars(self).update((name, value) for name, value in vars(gradcore).items()
+                          if name == "__getattr__" or name[:2] != "__")
         self.__spec__ = ModuleSpec("torch", finder, is_package=True)
         self.__path__, self.__file__, self.__version__ = gradcore.__path__, gradcore.__file__, finder.version
         self.device, self.dtype, self.torch = devices.device, dtypes.dtype, self
@@ -130,6 +139,7 @@ def install(version: str = "2.13.0", unused: Iterable[str] = ()) -> None:
     if torch is None:
         torch = sys.modules["torch"] = _Torch(_Finder(version))
         sys.meta_path.insert(0, torch.finder)
+        sys.modules["gradcore.random"].__class__ = _Drawing
         _add_names()
         _add_attributes()
         if find_spec("safetensors"):

@@ -13,6 +13,7 @@ from gradcore.devices.storage import Storage
 from gradcore.distributions.distribution import Distribution, broadcast
 from gradcore.engine.value import Value
 from gradcore.errors import NotCovered
+from gradcore.nn.transformer import _get_activation_fn
 from gradcore.utils.as_torch import checked
 from gradcore.utils.as_torch.dtypes import FUNCTIONS
 from gradcore.utils.as_torch.foreach import _group_tensors_by_device_and_dtype
@@ -126,12 +127,14 @@ GIVEN: dict[str, dict[str, Any]] = {
     "autograd.forward_ad": {"unpack_dual": lambda tensor, *, level=None: Dual(tensor, None)},
     "backends.mkldnn": {"is_available": lambda: False},
     "distributions": {"LKJCholesky": LKJCholesky},
+    "distributions.multivariate_normal": {"Distribution": Distribution},
     "distributions.utils": {
         "_standard_normal": lambda shape, dtype, device: gradcore.randn(shape, dtype=dtype, device=device),
         "broadcast_all": broadcast, "lazy_property": cached_property},
     "linalg": checked.FUNCTIONS,
     "jit.annotations": {"Dict": dict, "List": list, "Optional": Optional, "Tuple": tuple},
     "nn.modules.module": {"_addindent": _addindent},
+    "nn.modules.transformer": {"_get_activation_fn": _get_activation_fn},
     "profiler": {"kineto_available": lambda: False},
     "serialization": {"add_safe_globals": lambda safe_globals: None, "clear_safe_globals": lambda: None,
                       "get_safe_globals": lambda: []},

@@ -9,18 +9,20 @@ from gradcore.errors import NotCovered
 
 #: Modules of PyTorch's, with those in them, that packages import all the same.
 MODULES = """__config__ _C _dynamo _higher_order_ops _inductor _subclasses _tensor_str ao autograd.forward_ad autograd.profiler
-    backends.mkldnn distributed distributions.utils distributions.wishart export fft futures fx jit.annotations
-    nn.attention.flex_attention nn.parallel.distributed nn.parallel.scatter_gather overrides profiler serialization types
-    utils._foreach_utils utils.cpp_extension utils.data._utils utils.dlpack utils.flop_counter utils.tensorboard""".split()
+    backends.mkldnn distributed distributions.utils distributions.wishart export fft futures fx jit.annotations nested
+    nn.attention.flex_attention nn.common_types nn.parallel.distributed nn.parallel.scatter_gather overrides profiler
+    quasirandom serialization types utils._foreach_utils utils.cpp_extension utils.data._utils utils.dlpack utils.flop_counter
+    utils.tensorboard""".split()
 #: Names in modules that gradcore has.
 NAMES = {
-    "": """Future PyTorchFileReader ScriptModule Stream SymBool SymFloat SymInt TensorType complex32 layout memory_format
-        sparse_bsc sparse_bsr sparse_coo sparse_csc sparse_csr svd_lowrank""",
+    "": """Future PyTorchFileReader ScriptModule Stream SymBool SymFloat SymInt TensorType complex complex32 layout
+        memory_format sparse_bsc sparse_bsr sparse_coo sparse_csc sparse_csr svd_lowrank""",
     "cuda": "CUDAGraph StreamContext graph",
-    "distributed": """ProcessGroup ReduceOp all_gather all_reduce barrier broadcast device_mesh fsdp get_rank get_world_size
-        group nn rpc""",
+    "distributed": """FileStore HashStore ProcessGroup ReduceOp TCPStore all_gather all_reduce barrier broadcast
+        device_mesh fsdp get_rank get_world_size group nn rpc""",
     "distributions": "Kumaraswamy",
-    "utils.data.dataloader": "_BaseDataLoaderIter _MultiProcessingDataLoaderIter _SingleProcessDataLoaderIter",
+    "utils.data.dataloader": """_BaseDataLoaderIter _MultiProcessingDataLoaderIter _SingleProcessDataLoaderIter _collate_fn_t
+        _worker_init_fn_t""",
     "hub": "HASH_REGEX download_url_to_file get_dir urlparse",
     "optim": "SparseAdam",
     "jit": "_overload _overload_method RecursiveScriptModule ScriptFunction ScriptModule interface trace"}

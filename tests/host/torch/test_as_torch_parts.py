@@ -304,3 +304,40 @@ def test_what_packages_call_of_pytorchs_internals(tmp_path: Path) -> None:
     assert run(INTERNALS, tmp_path) == [
         "24 24 cpu True", "(device(type='cpu'), torch.float16, True, None) (device(type='cpu'), torch.float32, False, None)",
         "[[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]] False False", "x is a tensor", "1 True 0", "['before']", "24 {'linear': 24}"]
+
+
+IMPORTS = """
+from gradcore.utils import as_torch
+as_torch.install()
+from typing import Optional
+import torch.distributed as dist
+from torch.distributed import TCPStore
+from torch.distributions.multinomial import Multinomial
+from torch.distributions.multivariate_normal import Distribution
+from torch.distributions.transforms import _InverseTransform
+from torch.nn.common_types import _size_2_t
+from torch.nn.modules.transformer import _get_activation_fn
+from torch.quasirandom import SobolEngine
+from torch.utils.data.dataloader import _collate_fn_t, _worker_init_fn_t
+import torch
+assert Multinomial is torch.distributions.Multinomial and Distribution is torch.distributions.Distribution
+assert isinstance(torch.distributions.ExpTransform().inv, _InverseTransform)
+assert _get_activation_fn("relu")(torch.tensor([-1.0, 2.0])).tolist() == [0, 2]
+assert not dist.is_gloo_available() and not dist.is_nccl_available() and Optional[_collate_fn_t]
+for use in (lambda: SobolEngine(2), lambda: TCPStore("127.0.0.1", 1), lambda: torch.complex(torch.ones(1), torch.ones(1))):
+    try:
+        use()
+    except NotImplementedError:
+        pass
+    else:
+        raise AssertionError
+assert torch.default_generator is torch.random.default_generator
+torch.default_generator.manual_seed(3)
+first = torch.rand(2, generator=torch.default_generator).tolist()
+torch.random.default_generator.manual_seed(3)
+print(torch.rand(2).tolist() == first)
+"""
+
+
+def test_what_packages_import_by_the_way(tmp_path: Path) -> None:
+    assert run(IMPORTS, tmp_path) == ["True"]

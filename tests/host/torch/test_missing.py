@@ -165,7 +165,7 @@ def test_the_nearest_thing_is_named(call: Any, near: str) -> None:
 @pytest.mark.parametrize(("line", "near"), [
     ("import gradcore.fx as fx", "gradcore.compile"),
     ("import gradcore.distributed.rpc", "one process on one device"),
-    ("from gradcore.distributions.multinomial import Multinomial", "gradcore.distributions.Multinomial")])
+    ("from gradcore.nested import nested_tensor", "dense tensors")])
 def test_the_import_of_a_module_of_pytorchs_names_the_nearest_thing(line: str, near: str) -> None:
     kind, text = refused(lambda: exec(line))
     assert issubclass(kind, ModuleNotFoundError) and issubclass(kind, NotImplementedError)
