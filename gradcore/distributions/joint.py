@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from gradcore import functional
 from gradcore._random import randn
 from gradcore.distributions import constraints
-from gradcore.distributions.distribution import Distribution, need_parameter, same_as, summed
+from gradcore.distributions.distribution import Distribution, same_as, summed
 from gradcore.functional import linalg
+from gradcore.spec import broadcast_shapes
 
 
 class Independent(Distribution):
@@ -77,6 +77,16 @@ def solve_lower(factor: Any, vectors: Any) -> Any:
     return linalg.solve_triangular(factor, vectors.unsqueeze(-1), upper=False).squeeze(-1)
 
 
+class _Assignable:
+    """An attribute that is computed when it is read, unless it was assigned."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self.function, self.__doc__ = function, function.__doc__
+
+    def __get__(self, instance: Any, kind: type | None = None) -> Any:
+        return self if instance is None else self.function(instance)
+
+
 class MultivariateNormal(Distribution):
     """The normal distribution of vectors with mean ``loc`` [..., n] and covariance [..., n, n], its inverse or Cholesky factor.
 
@@ -90,7 +100,7 @@ class MultivariateNormal(Distribution):
         "precision_matrix": constraints.positive_definite, "scale_tril": constraints.lower_cholesky}
     support = constraints.real_vector
     #: The factor before it is expanded, with which no matrix is copied for each vector.
-    _dist_fixed = ("_dist_factor",)
+    _dist_fixed = ("_unbroadcasted_scale_tril",)
 
     def __init__(self, loc: Any, covariance_matrix: Any = None, precision_matrix: Any = None, scale_tril: Any = None,
                  validate_args: bool | None = None) -> None:
@@ -103,43 +113,54 @@ class MultivariateNormal(Distribution):
         matrix = matrices[given[0]]
         if matrix.dim() < 2:
             raise ValueError(f"{given[0]} must be at least two-dimensional, with optional leading batch dimensions")
-        if self._validate_args if validate_args is None else validate_args:
-            # A factor exists, if at all, of the lower triangle, whatever is above.
-            shown = f"{type(self).__name__}(loc: {loc.shape}, {given[0]}: {matrix.shape})"
-            need_parameter(given[0], matrix, self.arg_constraints[given[0]], shown)
-        factor = matrix if matrix is scale_tril else _factor_of_inverse(matrix) if matrix is precision_matrix else (
-            linalg.cholesky(matrix))
         n = loc.shape[-1]
-        batch = functional.broadcast_tensors(loc[..., 0], factor[..., 0, 0])[0].shape
-        self.loc, self.scale_tril, self._dist_factor = loc.expand(*batch, n), factor.expand(*batch, n, n), factor
+        batch = broadcast_shapes(loc.shape[:-1], matrix.shape[:-2])
+        self.loc = loc.expand(*batch, n)
         self._dist_shown = ("loc", given[0])
+        # What is given is checked before it is decomposed, and not kept.
+        setattr(self, given[0], matrix.expand(*batch, n, n))
         super().__init__(batch, (n,), validate_args)
+        delattr(self, given[0])
+        self._unbroadcasted_scale_tril = matrix if matrix is scale_tril else (
+            _factor_of_inverse(matrix) if matrix is precision_matrix else linalg.cholesky(matrix))
 
-    @property
+    def _dist_of_all(self, each: Any) -> Any:
+        return each.expand(*self._batch_shape, *self._event_shape, *self._event_shape)
+
+    @_Assignable
+    def scale_tril(self) -> Any:
+        """The Cholesky factor of the covariance matrix, [..., n, n]."""
+        return self._dist_of_all(self._unbroadcasted_scale_tril)
+
+    @_Assignable
     def covariance_matrix(self) -> Any:
-        """L L^T [..., D, D], for L = ``scale_tril``."""
-        return self.scale_tril @ self.scale_tril.mT
+        """L L^T [..., n, n], for L = ``scale_tril``."""
+        return self._dist_of_all(self._unbroadcasted_scale_tril @ self._unbroadcasted_scale_tril.mT)
 
-    @property
+    @_Assignable
     def precision_matrix(self) -> Any:
-        """The inverse of the covariance matrix, [..., D, D]."""
-        inverse = linalg.inv(self.scale_tril)
-        return inverse.mT @ inverse
+        """The inverse of the covariance matrix, [..., n, n]."""
+        inverse = linalg.inv(self._unbroadcasted_scale_tril)
+        return self._dist_of_all(inverse.mT @ inverse)
 
     mean = mode = same_as("loc")
-    variance = property(lambda self: self.scale_tril.square().sum(-1))
+
+    @property
+    def variance(self) -> Any:
+        return self._unbroadcasted_scale_tril.square().sum(-1).expand(*self._batch_shape, *self._event_shape)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
         drawn = self._dist_drawn(randn, self.loc, sample_shape)
-        return self.loc + (self._dist_factor @ drawn.unsqueeze(-1)).squeeze(-1)
+        return self.loc + (self._unbroadcasted_scale_tril @ drawn.unsqueeze(-1)).squeeze(-1)
 
     def _dist_half_log_det(self) -> Any:
-        return self.scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return self._unbroadcasted_scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
     def log_prob(self, value: Any) -> Any:
         self._dist_check_value(value)
-        distance = solve_lower(self._dist_factor, value - self.loc).square().sum(-1)
-        return -0.5 * (self.event_shape[0] * math.log(2 * math.pi) + distance) - self._dist_half_log_det()
+        distance = solve_lower(self._unbroadcasted_scale_tril, value - self.loc).square().sum(-1)
+        return -0.5 * (self._event_shape[0] * math.log(2 * math.pi) + distance) - self._dist_half_log_det()
 
     def entropy(self) -> Any:
-        return 0.5 * self.event_shape[0] * (1 + math.log(2 * math.pi)) + self._dist_half_log_det()
+        entropy = 0.5 * self._event_shape[0] * (1 + math.log(2 * math.pi)) + self._dist_half_log_det()
+        return entropy.expand(self._batch_shape)

@@ -125,8 +125,9 @@ def _weighted(p: Any, q: Any, difference: Any) -> Any:
 def _multivariate_normal(p: MultivariateNormal, q: MultivariateNormal) -> Any:
     if p.event_shape != q.event_shape:
         raise ValueError("KL-divergence between two Multivariate Normals with different event shapes cannot be computed")
-    distance = solve_lower(q._dist_factor, q.loc - p.loc).square().sum(-1)
-    spread = linalg.solve_triangular(q._dist_factor, p._dist_factor, upper=False).square().sum((-2, -1))
+    distance = solve_lower(q._unbroadcasted_scale_tril, q.loc - p.loc).square().sum(-1)
+    factors = q._unbroadcasted_scale_tril, p._unbroadcasted_scale_tril
+    spread = linalg.solve_triangular(*factors, upper=False).square().sum((-2, -1))
     return q._dist_half_log_det() - p._dist_half_log_det() + 0.5 * (spread + distance - p.event_shape[0])
 
 

@@ -15,7 +15,6 @@ from gradcore.distributions.transform import (
     ReshapeTransform,
     StackTransform,
     Transform,
-    _InverseTransform,  # noqa: F401 - as in PyTorch
     identity_transform,
     need_dims,
 )

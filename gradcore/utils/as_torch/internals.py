@@ -11,6 +11,7 @@ from gradcore._conversions import given_to
 from gradcore.devices.device import get_device
 from gradcore.devices.storage import Storage
 from gradcore.distributions.distribution import Distribution, broadcast
+from gradcore.distributions.transform import _InverseTransform
 from gradcore.engine.value import Value
 from gradcore.errors import NotCovered
 from gradcore.nn.transformer import _get_activation_fn
@@ -128,6 +129,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "backends.mkldnn": {"is_available": lambda: False},
     "distributions": {"LKJCholesky": LKJCholesky},
     "distributions.multivariate_normal": {"Distribution": Distribution},
+    "distributions.transforms": {"_InverseTransform": _InverseTransform},
     "distributions.utils": {
         "_standard_normal": lambda shape, dtype, device: gradcore.randn(shape, dtype=dtype, device=device),
         "broadcast_all": broadcast, "lazy_property": cached_property},

@@ -226,6 +226,26 @@ def test_no_factor_is_copied_for_each_vector() -> None:
     assert p.log_prob(gradcore.zeros(0, 1, 16)).shape == (0, 500)
 
 
+@pytest.mark.oracle
+def test_normals_of_matrices_that_are_derived_from_normals_of_vectors(torch: Any) -> None:
+    found = []
+    for t in (gradcore, torch):
+        class OfMatrices(t.distributions.MultivariateNormal):
+            event_shape: Any = t.Size((3, 2))
+
+        covariance = t.diag(t.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], dtype=t.float64))
+        p = OfMatrices(t.zeros(4, 6, dtype=t.float64), covariance)
+        covariances = [p.covariance_matrix.tolist()]
+        p.covariance_matrix = covariance * 2
+        covariances.append(p.covariance_matrix.tolist())
+        with pytest.raises(ValueError, match="covariance_matrix"):
+            t.distributions.MultivariateNormal(t.zeros(6, dtype=t.float64), -covariance, validate_args=True)
+        found.append([p.entropy().tolist(), p.log_prob(t.ones(6, dtype=t.float64)).tolist(), p.variance.tolist(),
+                      p.scale_tril.tolist(), p.precision_matrix.tolist(), *covariances])
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, theirs, 1e-12, 1e-12)
+
+
 def test_what_there_is_not_says_so() -> None:
     two = gradcore.ones(2)
     for call, kind, text in (
