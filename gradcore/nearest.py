@@ -41,7 +41,7 @@ NEAREST: dict[str, str] = {
     "gradcore.scatter_reduce, with the index expanded to the shape of the source": "index_reduce index_reduce_ segment_reduce",
     "gradcore.scatter_add and gradcore.index_add": "put put_",
     "gradcore.index_put, or a write such as x[index] = y": """as_strided_scatter
-        resize_ resize_as_ set_ apply_ map_ map2_""",
+        set_ apply_ map_ map2_""",
     "gradcore.renorm": "embedding_renorm_",
     "gradcore.remainder, for integers": "gcd gcd_ lcm lcm_",
     "gradcore.igamma and igammac": "igamma_ igammac_",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from gradcore.engine import modes
@@ -9,6 +10,7 @@ from gradcore.engine.owners import note_write
 from gradcore.engine.views import check_recorded_write, show_as
 from gradcore.errors import SpecError
 from gradcore.functional import shape as sh
+from gradcore.ops import creation, movement
 
 Tensor = Any
 
@@ -55,4 +57,33 @@ def unsqueeze_(input: Tensor, dim: int) -> Tensor:
     return _shown("unsqueeze_", input, sh.unsqueeze, dim)
 
 
-TENSOR_METHODS = {fn.__name__: fn for fn in (squeeze_, swapaxes_, swapdims_, t_, transpose_, unsqueeze_)}
+def resize_(input: Tensor, *sizes: Any, memory_format: Any = None) -> Tensor:
+    """Another shape, of the tensor itself, which returns it: fewer elements are the first ones, over the same bytes; more take
+    bytes of their own, which its views do not share, and those that are new have any value.
+
+    Raises RuntimeError for a tensor that requires grad, and for a negative size.
+    """
+    shape = sh.size_of("resize_", sizes)
+    if shape == input.spec.shape:
+        return input
+    if input.requires_grad:
+        raise RuntimeError("cannot resize variables that require grad")
+    if any(n < 0 for n in shape):
+        raise RuntimeError(f"Trying to create tensor with negative dimension {min(shape)}: {list(shape)}")
+    numel, before = math.prod(shape), input.spec.numel
+    with modes.no_grad():
+        flat = sh.reshape(input, -1)
+        if numel > before:
+            grown = creation.empty(shape=(numel,), dtype=input.spec.dtype, device=input.storage.device)
+            movement.copy_(grown[:before], flat)
+            flat = grown
+        input.data = sh.view(flat[:numel], shape)
+    return input
+
+
+def resize_as_(input: Tensor, the_template: Tensor, memory_format: Any = None) -> Tensor:
+    """:func:`resize_` to the shape of another tensor."""
+    return resize_(input, the_template.spec.shape)
+
+
+TENSOR_METHODS = {fn.__name__: fn for fn in (resize_, resize_as_, squeeze_, swapaxes_, swapdims_, t_, transpose_, unsqueeze_)}

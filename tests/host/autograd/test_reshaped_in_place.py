@@ -161,3 +161,48 @@ def test_a_compiled_function_that_does_it_to_an_argument_runs_eagerly() -> None:
         x = gradcore.ones(2, 3)
         assert f(x).shape == x.shape == (3, 2)
     assert not f.programs and "changes the shape of a tensor from before the run in place" in f.traces[0]
+
+
+def resized(t: Any) -> list[Any]:
+    found = []
+    for before, shapes in (((2, 3), [(2, 3), (3, 2), (2,), (4, 2)]), ((0,), [(2, 2)]), ((4,), [(), (1,)]),
+                           ((2, 2), [(0, 3), (5,)])):
+        x = t.arange(float(np.prod(before))).reshape(before)
+        for shape in shapes:
+            had = x.numel()
+            assert x.resize_(*shape) is x if shape else x.resize_(()) is x
+            assert x.is_contiguous()
+            found.append((tuple(x.shape), x.flatten()[:had].tolist()))
+            x.copy_(t.arange(float(x.numel())).reshape(x.shape))
+    y = t.arange(6).reshape(2, 3).t()
+    y.resize_as_(t.ones(3, 2))
+    found.append((tuple(y.shape), y.tolist()))
+    z = t.zeros(2, 2)
+    part = z[0]
+    z.resize_(3).fill_(1)
+    found += [part.tolist(), t.empty(0).resize_as_(z).fill_(2).tolist()]
+    for call in (lambda: t.ones(2, requires_grad=True).resize_(3), lambda: (t.ones(2, requires_grad=True) * 2).resize_(1)):
+        with raises(RuntimeError, "cannot resize variables that require grad"):
+            call()
+    return found
+
+
+@pytest.mark.oracle
+def test_resize(torch: Any) -> None:
+    assert resized(gradcore) == resized(torch)
+    with raises(RuntimeError, "Trying to create tensor with negative dimension -1: [2, -1]"):
+        gradcore.ones(2).resize_(2, -1)
+
+
+def test_a_resized_tensor_in_a_compiled_function() -> None:
+    kept = gradcore.zeros(2)
+
+    def f(x: gradcore.Tensor, n: int) -> gradcore.Tensor:
+        made = gradcore.zeros(2).resize_(n)
+        made.fill_(3)
+        return kept.resize_(n).copy_(x[:n] * 2) + made
+
+    compiled = gradcore.compile(f)
+    for n in (2, 2, 2, 4, 4, 1, 2):
+        assert compiled(gradcore.arange(5.0), n).tolist() == [2.0 * k + 3 for k in range(n)]
+        assert kept.tolist() == [2.0 * k for k in range(n)]
