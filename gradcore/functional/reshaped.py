@@ -57,13 +57,13 @@ def unsqueeze_(input: Tensor, dim: int) -> Tensor:
     return _shown("unsqueeze_", input, sh.unsqueeze, dim)
 
 
-def resize_(input: Tensor, *sizes: Any, memory_format: Any = None) -> Tensor:
+def resize_(input: Tensor, *sizes: Any, size: Any = None, memory_format: Any = None) -> Tensor:
     """Another shape, of the tensor itself, which returns it: fewer elements are the first ones, over the same bytes; more take
     bytes of their own, which its views do not share, and those that are new have any value.
 
     Raises RuntimeError for a tensor that requires grad, and for a negative size.
     """
-    shape = sh.size_of("resize_", sizes)
+    shape = sh.size_of("resize_", sizes if size is None else (size,))
     if shape == input.spec.shape:
         return input
     if input.requires_grad:

@@ -180,7 +180,7 @@ def resized(t: Any) -> list[Any]:
     z = t.zeros(2, 2)
     part = z[0]
     z.resize_(3).fill_(1)
-    found += [part.tolist(), t.empty(0).resize_as_(z).fill_(2).tolist()]
+    found += [part.tolist(), t.empty(0).resize_as_(z).fill_(2).tolist(), tuple(t.empty(1).resize_(size=(2, 2)).shape)]
     for call in (lambda: t.ones(2, requires_grad=True).resize_(3), lambda: (t.ones(2, requires_grad=True) * 2).resize_(1)):
         with raises(RuntimeError, "cannot resize variables that require grad"):
             call()
