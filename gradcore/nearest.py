@@ -49,8 +49,7 @@ NEAREST: dict[str, str] = {
     "gradcore.distributions.MultivariateNormal": "LowRankMultivariateNormal",
     "gradcore.distributions.Pareto": "GeneralizedPareto",
     "gradcore.distributions.Transform, whose subclasses define _call, _inverse and log_abs_det_jacobian": """CatTransform
-        CorrCholeskyTransform CumulativeDistributionTransform LowerCholeskyTransform PositiveDefiniteTransform biject_to
-        transform_to constraint_registry""",
+        CorrCholeskyTransform CumulativeDistributionTransform""",
     "gradcore.distributions.constraints.Constraint, whose subclasses define check": "distributions.constraints.cat",
     "gradcore.distributions.Gamma": "Wishart ExponentialFamily exp_family",
     "gradcore.distributions.Beta": "Kumaraswamy LKJCholesky",

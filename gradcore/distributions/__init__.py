@@ -1,6 +1,7 @@
 """Probability distributions, with the names of ``torch.distributions``; all computations are composed of ops."""
 
 from gradcore.distributions import constraints, transforms
+from gradcore.distributions.constraint_registry import biject_to, transform_to
 from gradcore.distributions.continuous import Exponential, Laplace, Normal, Uniform
 from gradcore.distributions.counts import Binomial, Geometric, NegativeBinomial, Poisson
 from gradcore.distributions.discrete import Bernoulli, Categorical
@@ -26,5 +27,5 @@ __all__ = [
     "LogNormal", "LogisticNormal", "MixtureSameFamily", "Multinomial", "MultivariateNormal", "NegativeBinomial", "Normal",
     "OneHotCategorical", "OneHotCategoricalStraightThrough", "Pareto", "Poisson", "RelaxedBernoulli",
     "RelaxedOneHotCategorical", "StudentT", "TransformedDistribution", "Uniform", "Weibull",
-    "constraints", "kl_divergence", "register_kl", "transforms"]
+    "biject_to", "constraints", "kl_divergence", "register_kl", "transform_to", "transforms"]
 __all__ += transforms.__all__

@@ -18,6 +18,7 @@ from gradcore.distributions.transform import (
     identity_transform,
     need_dims,
 )
+from gradcore.functional import linalg
 from gradcore.functional.types import finfo
 from gradcore.nn.functional import logsigmoid, pad, softplus
 from gradcore.spec import Size, broadcast_shapes
@@ -151,6 +152,31 @@ class StickBreakingTransform(_Pointwise):
         return Size((*shape[:-1], shape[-1] - 1))
 
 
+class LowerCholeskyTransform(_Pointwise):
+    """Square matrices to lower triangles: the diagonal becomes its exp, and what is above it is not read. No bijection."""
+
+    domain, codomain = constraints.independent(constraints.real, 2), constraints.lower_cholesky
+
+    def _call(self, x: Any) -> Any:
+        return x.tril(-1) + x.diagonal(dim1=-2, dim2=-1).exp().diag_embed()
+
+    def _inverse(self, y: Any) -> Any:
+        return y.tril(-1) + y.diagonal(dim1=-2, dim2=-1).log().diag_embed()
+
+
+class PositiveDefiniteTransform(_Pointwise):
+    """Square matrices to L L^T, for the L of a :class:`LowerCholeskyTransform`. No bijection."""
+
+    domain, codomain = constraints.independent(constraints.real, 2), constraints.positive_definite
+
+    def _call(self, x: Any) -> Any:
+        factor = LowerCholeskyTransform()(x)
+        return factor @ factor.mT
+
+    def _inverse(self, y: Any) -> Any:
+        return LowerCholeskyTransform().inv(linalg.cholesky(y))
+
+
 class AffineTransform(Transform):
     """y = loc + scale * x, of numbers or tensors; the last ``event_dim`` dimensions are one event."""
 
@@ -240,6 +266,6 @@ def _same(a: Any, b: Any) -> bool:
 
 
 __all__ = [
-    "AbsTransform", "AffineTransform", "ComposeTransform", "ExpTransform", "IndependentTransform", "PowerTransform",
-    "ReshapeTransform", "SigmoidTransform", "SoftmaxTransform", "SoftplusTransform", "StackTransform", "StickBreakingTransform",
-    "TanhTransform", "Transform", "identity_transform"]
+    "AbsTransform", "AffineTransform", "ComposeTransform", "ExpTransform", "IndependentTransform", "LowerCholeskyTransform",
+    "PositiveDefiniteTransform", "PowerTransform", "ReshapeTransform", "SigmoidTransform", "SoftmaxTransform",
+    "SoftplusTransform", "StackTransform", "StickBreakingTransform", "TanhTransform", "Transform", "identity_transform"]
