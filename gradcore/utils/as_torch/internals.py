@@ -10,7 +10,8 @@ import gradcore
 from gradcore._conversions import given_to
 from gradcore.devices.device import get_device
 from gradcore.devices.storage import Storage
-from gradcore.distributions.distribution import Distribution, broadcast
+from gradcore.distributions.discrete import away_from_ends
+from gradcore.distributions.distribution import Distribution, broadcast, summed
 from gradcore.distributions.transform import _InverseTransform
 from gradcore.engine.value import Value
 from gradcore.errors import NotCovered
@@ -58,6 +59,12 @@ def _get_device_module(device: Any = None) -> Any:
     if kind not in ("cpu", "cuda"):
         raise RuntimeError(f"Invalid device module {kind!r}: expected 'cpu' or 'cuda'")
     return CPU if kind == "cpu" else gradcore.cuda
+
+
+def _probs_to_logits(probs: Any, is_binary: bool = False) -> Any:
+    """The logits of probabilities: log(p), or log(p / (1 - p)) of those that have two outcomes."""
+    inside = away_from_ends(probs)
+    return inside.log() - (-inside).log1p() if is_binary else inside.log()
 
 
 class UntypedStorage:
@@ -131,6 +138,8 @@ GIVEN: dict[str, dict[str, Any]] = {
     "distributions.multivariate_normal": {"Distribution": Distribution},
     "distributions.transforms": {"_InverseTransform": _InverseTransform},
     "distributions.utils": {
+        "_sum_rightmost": summed, "clamp_probs": away_from_ends, "probs_to_logits": _probs_to_logits,
+        "logits_to_probs": lambda logits, is_binary=False: logits.sigmoid() if is_binary else logits.softmax(-1),
         "_standard_normal": lambda shape, dtype, device: gradcore.randn(shape, dtype=dtype, device=device),
         "broadcast_all": broadcast, "lazy_property": cached_property},
     "linalg": checked.FUNCTIONS,

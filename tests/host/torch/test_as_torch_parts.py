@@ -322,6 +322,11 @@ from torch.utils.data.dataloader import _collate_fn_t, _worker_init_fn_t
 import torch
 assert Multinomial is torch.distributions.Multinomial and Distribution is torch.distributions.Distribution
 assert isinstance(torch.distributions.ExpTransform().inv, _InverseTransform)
+from torch.distributions.utils import _sum_rightmost, clamp_probs, logits_to_probs, probs_to_logits
+p = torch.tensor([[0.0, 0.25, 0.75], [0.5, 0.0, 0.5]])
+assert _sum_rightmost(p, 1).tolist() == [1, 1] and _sum_rightmost(p, 0) is p and clamp_probs(p).min() == 2.0 ** -23
+assert torch.allclose(logits_to_probs(probs_to_logits(p)), p, atol=1e-6)
+assert torch.allclose(logits_to_probs(probs_to_logits(p, True), is_binary=True), p, atol=1e-6)
 assert _get_activation_fn("relu")(torch.tensor([-1.0, 2.0])).tolist() == [0, 2]
 assert not dist.is_gloo_available() and not dist.is_nccl_available() and Optional[_collate_fn_t]
 for use in (lambda: SobolEngine(2), lambda: TCPStore("127.0.0.1", 1), lambda: torch.complex(torch.ones(1), torch.ones(1))):
