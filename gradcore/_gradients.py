@@ -13,6 +13,7 @@ from gradcore.engine.below import GradientEdge, behind, captures_of
 from gradcore.engine.hooks import RemovableHandle, hang, hooks_of
 from gradcore.engine.node import Leaf, Node
 from gradcore.engine.owners import retag, retag_gradient
+from gradcore.engine.state import local
 from gradcore.engine.tracer import tracer_of
 from gradcore.engine.value import Edge, Value, alias
 from gradcore.engine.views import seen_base
@@ -187,6 +188,9 @@ class Gradients(Value):
     @property
     def data(self) -> Any:
         """The same memory without the graph, as :meth:`detach`; set it to give the tensor other memory."""
+        bare = local.state.bare
+        if bare is not None and (self.edge is None or type(self.edge[0]) is not Leaf):
+            bare.append((self.storage, self.storage.version))
         return self.detach()
 
     @data.setter

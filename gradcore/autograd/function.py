@@ -116,12 +116,21 @@ class Function:
         given = (*args, *kwargs.values())
         edges = [a.edge if isinstance(a, Value) else None for a in given]
         ctx.needs_input_grad = tuple(e is not None for e in edges)
-        with no_grad():
-            if whole:
-                result = cls.forward(*args, **kwargs)
-                cls.setup_context(ctx, given, result)
-            else:
-                result = cls.forward(ctx, *args, **kwargs)
+        state = local.state
+        outer, state.bare = state.bare, []
+        try:
+            with no_grad():
+                if whole:
+                    result = cls.forward(*args, **kwargs)
+                    cls.setup_context(ctx, given, result)
+                else:
+                    result = cls.forward(ctx, *args, **kwargs)
+            for storage, version in reversed(state.bare):
+                # As in PyTorch, writes through ``data`` do not count: who calls it here answers for backward. But what was
+                # never written may be made again from the inputs of its op, so the first write counts.
+                storage.version = min(storage.version, max(version, 1))
+        finally:
+            state.bare = outer
         several = isinstance(result, (tuple, list))
         outputs = list(result) if several else [result]
         if ctx._function_dirty:

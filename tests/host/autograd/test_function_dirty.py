@@ -172,3 +172,59 @@ def test_what_a_function_lacks_is_named(lacking: str, text: str) -> None:
     function = type("Half", (gradcore.autograd.Function,), {k: v for k, v in both.items() if k != lacking})
     with raises(TypeError if lacking == "setup_context" else NotImplementedError, text):
         function.apply(gradcore.ones(2, requires_grad=True)).sum().backward()
+
+
+def assigned(t: Any) -> Any:
+    """Columns are filled one by one, behind ops that read the earlier ones: as torchdiffeq does."""
+    class Assign(t.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, scratch: Any, value: Any, index: Any) -> Any:
+            ctx.index = index
+            scratch.data[index] = value
+            return scratch
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return g, g[ctx.index], None
+
+    w = t.tensor([1.0, 2.0, 3.0], dtype=t.float64, requires_grad=True)
+    k = Assign.apply(t.zeros(3, 4, dtype=t.float64), w.sin(), (..., 0))
+    for i in range(3):
+        y = (k[..., :i + 1] * t.arange(1.0, i + 2, dtype=t.float64) * w.sum()).sum(-1)
+        k = Assign.apply(k, y.cos(), (..., i + 1))
+    (k * k[0]).sum().backward()
+    return w.grad.tolist(), k.tolist()
+
+
+@pytest.mark.oracle
+def test_writes_through_data_within_a_function_do_not_count(torch: Any) -> None:
+    for ours, theirs in zip(assigned(gradcore), assigned(torch), strict=True):
+        np.testing.assert_allclose(ours, theirs, 1e-12)
+
+
+def test_other_writes_within_a_function_count() -> None:
+    class Written(gradcore.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, through: Any) -> Any:
+            through(x)[0] = 5
+            return x * 1
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return g, None
+
+    w = gradcore.ones(2, requires_grad=True)
+    for made, through in ((w * 2, lambda x: x.data), (w.detach().clone().add_(1), lambda x: x)):
+        y = (made * w).sum()
+        Written.apply(made, through)
+        with raises(ModifiedInPlace, "expected version"):
+            y.backward()
+    written = w.detach().clone().add_(1)
+    y = (written * w).sum()
+    Written.apply(written, lambda x: x.data)
+    y.backward()
+    assert w.grad.tolist() == [5, 2]
+    y = (written * w).sum()
+    written.data[0] = 6
+    with raises(ModifiedInPlace, "expected version"):
+        y.backward()
