@@ -14,8 +14,9 @@ from types import ModuleType
 from typing import Any
 
 import gradcore
+from gradcore.devices.storage import Storage
 from gradcore.utils.as_torch import devices, dtypes, foreach, library, safetensors
-from gradcore.utils.as_torch.internals import CPU, GIVEN, METHODS, UntypedStorage
+from gradcore.utils.as_torch.internals import CPU, GIVEN, METHODS, TypedStorage, UntypedStorage
 from gradcore.utils.as_torch.stand_ins import MODULES, NAMES, UnusedModule, stand_in
 
 __all__ = ["install"]
@@ -117,6 +118,8 @@ def _add_attributes() -> None:
     """Add to tensors and modules what they have in PyTorch."""
     gradcore.Tensor.dtype = property(lambda self: dtypes.named(self.spec.dtype))  # type: ignore[assignment]
     gradcore.Tensor.untyped_storage = lambda self: UntypedStorage(self.storage)  # type: ignore[attr-defined]
+    # In PyTorch ``x.storage`` is a method.
+    Storage.__call__ = lambda self: TypedStorage(self)  # type: ignore[assignment, method-assign]
     for name in METHODS:
         setattr(gradcore.Tensor, name, lambda self: self)
     gradcore.Tensor.real = property(lambda self: self)  # type: ignore[attr-defined]

@@ -93,6 +93,22 @@ class UntypedStorage:
         return hash(id(self._storage))
 
 
+class TypedStorage(UntypedStorage):
+    """What ``x.storage()`` gives: the bytes, without the dtype of the elements in which PyTorch counts them."""
+
+    def size(self) -> int:
+        """Raise NotCovered: the number of elements is not known."""
+        raise NotCovered("x.storage().size() is not implemented by gradcore. Nearest: x.untyped_storage().nbytes()")
+
+    __len__ = size
+
+    def __bool__(self) -> bool:
+        return self.nbytes() > 0
+
+    def untyped(self) -> UntypedStorage:
+        return UntypedStorage(self._storage)
+
+
 class LKJCholesky(Distribution):
     """A distribution that can be named and derived from, beside a class of another metaclass, too."""
 
@@ -121,7 +137,7 @@ METHODS = ("conj", "resolve_conj", "resolve_neg", "to_dense")
 
 #: By module.
 GIVEN: dict[str, dict[str, Any]] = {
-    "": {"UntypedStorage": UntypedStorage, "_assert": _assert, "_assert_async": _assert_async,
+    "": {"TypedStorage": TypedStorage, "UntypedStorage": UntypedStorage, "_assert": _assert, "_assert_async": _assert_async,
          **dict.fromkeys(("conj", "real", "resolve_conj", "resolve_neg"), lambda input: input),
          "is_storage": lambda obj: isinstance(obj, UntypedStorage),
          "get_autocast_cpu_dtype": lambda: FUNCTIONS["get_autocast_dtype"]("cpu"),

@@ -175,6 +175,7 @@ storage = view.untyped_storage()
 assert storage == x.untyped_storage() != other.untyped_storage() and len({storage, x.untyped_storage()}) == 1
 from numpy import ones
 assert len(torch.from_numpy(ones(3)).untyped_storage()) == 24
+assert view.storage() and view.storage().untyped() == storage and view.storage().data_ptr() == x.data_ptr()
 print(storage.nbytes(), len(storage), storage.device, storage.data_ptr() == x.data_ptr() == view.data_ptr() - 12)
 print(torch._C._nn._parse_to("cpu", torch.float16, True), torch._C._nn._parse_to(other, memory_format=torch.preserve_format))
 print(from_dlpack(to_dlpack(x)).tolist(), torch.onnx.is_in_onnx_export(), torch._dynamo.is_compiling())
