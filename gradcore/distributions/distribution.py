@@ -71,7 +71,11 @@ class Distribution:
             # What is shown is what was given; the others were computed from it.
             if constraints.is_dependent(constraint) or (self._dist_shown and name not in self._dist_shown):
                 continue
-            need_parameter(name, getattr(self, name), constraint, repr(self))
+            value = getattr(self, name)
+            if not constraint.check(value).all().item():
+                raise ValueError(f"Expected parameter {name} ({type(value).__name__} of shape {tuple(value.shape)}) of "
+                                 f"distribution {self!r} to satisfy the constraint {constraint!r}, but found invalid "
+                                 f"values:\n{value}")
 
     def _dist_check_value(self, value: Any) -> None:
         if self._validate_args:
@@ -185,13 +189,6 @@ class Distribution:
             value = getattr(self, name)
             shown.append(f"{name}: {value.shape if isinstance(value, Tensor) and value.numel() != 1 else value}")
         return f"{type(self).__name__}({', '.join(shown)})"
-
-
-def need_parameter(name: str, value: Any, constraint: Any, distribution: str) -> None:
-    """Raise ValueError for a parameter that does not satisfy the constraint."""
-    if not constraint.check(value).all().item():
-        raise ValueError(f"Expected parameter {name} ({type(value).__name__} of shape {tuple(value.shape)}) of distribution "
-                         f"{distribution} to satisfy the constraint {constraint!r}, but found invalid values:\n{value}")
 
 
 def same_as(path: str) -> Any:
