@@ -190,7 +190,7 @@ class Gradients(Value):
         """The same memory without the graph, as :meth:`detach`; set it to give the tensor other memory."""
         bare = local.state.bare
         if bare is not None and (self.edge is None or type(self.edge[0]) is not Leaf):
-            bare.append((self.storage, self.storage.version))
+            bare.append((ref(self.storage), self.storage.version))
         return self.detach()
 
     @data.setter

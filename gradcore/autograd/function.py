@@ -125,10 +125,11 @@ class Function:
                     cls.setup_context(ctx, given, result)
                 else:
                     result = cls.forward(ctx, *args, **kwargs)
-            for storage, version in reversed(state.bare):
+            for weak, version in reversed(state.bare):
                 # As in PyTorch, writes through ``data`` do not count: who calls it here answers for backward. But what was
                 # never written may be made again from the inputs of its op, so the first write counts.
-                storage.version = min(storage.version, max(version, 1))
+                if (storage := weak()) is not None:
+                    storage.version = min(storage.version, max(version, 1))
         finally:
             state.bare = outer
         several = isinstance(result, (tuple, list))

@@ -58,8 +58,7 @@ class State:
     """The mutable context of one thread. If ``site`` is None, ops look their source line up."""
 
     __slots__ = ("grad", "scope", "site", "node", "launch", "recompute", "packing", "anomaly", "autocast", "placed",
-                 "remade", "partial", "sweep", "spending", "inference", "asked", "aside", "bare",
-                 "__weakref__")
+                 "remade", "partial", "sweep", "spending", "inference", "asked", "aside", "bare", "__weakref__")
 
     def __init__(self) -> None:
         self.grad = True
@@ -83,9 +82,9 @@ class State:
         self.remade: list[ref[Any]] | None = None
         #: Has the caller of a backward pass that is running asked for the gradients of some tensors only?
         self.partial = False
-        #: The storages, with their versions, whose tensors were asked for ``data`` by the ``forward`` of a function of the
-        #: user's that is running; None outside.
-        self.bare: list[tuple[Any, int]] | None = None
+        #: Weakly the storages, with their versions, whose tensors were asked for ``data`` by the ``forward`` of a function of
+        #: the user's that is running; None outside.
+        self.bare: list[tuple[ref[Any], int]] | None = None
         #: The backward pass that is running, or None.
         self.sweep: Any = None
         #: What the next op reads for the last time, if it reads it: cotangents, and a node's residuals; and the node, or None

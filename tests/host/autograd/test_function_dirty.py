@@ -228,3 +228,22 @@ def test_other_writes_within_a_function_count() -> None:
     written.data[0] = 6
     with raises(ModifiedInPlace, "expected version"):
         y.backward()
+
+
+def test_a_function_keeps_nothing_that_was_asked_for_its_data() -> None:
+    found = []
+
+    class Many(gradcore.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            for _ in range(3):
+                (x + 1).data.mul_(2)
+                found.append(gradcore.memory_allocated())
+            return x * 1
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return g
+
+    Many.apply(gradcore.ones(2, requires_grad=True))
+    assert len({*found}) == 1
