@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 from weakref import ref
 
-_keys = itertools.count().__next__
+#: Hooks of one kind by key, in the order in which they run. A handle refers to it weakly, which no plain dict allows.
+Table = OrderedDict
 
-
-class Table(dict[int, Any]):
-    """Hooks of one kind by key, in the order in which they run. A handle refers to it weakly."""
-
-    __slots__ = ("__weakref__",)
+new_key = itertools.count().__next__
 
 
 class Hooks:
@@ -49,7 +47,7 @@ class RemovableHandle:
     It does not keep the hooks alive: a hook that refers to its own handle, as one that removes itself does, is no cycle.
     """
 
-    def __init__(self, hooks: Table, key: int) -> None:
+    def __init__(self, hooks: Table[int, Any], key: int) -> None:
         self._hooks = ref(hooks)
         self.id = key
 
@@ -88,18 +86,10 @@ def hand_on(edge: Any, tensor: Any) -> None:
     del hooks.retainers[edge[1]]
 
 
-def hang(hooks: Any, entry: Any, prepend: bool = False) -> RemovableHandle:
-    """Add a hook to those of one kind: behind the others, or before them."""
-    others, key = list(hooks) if prepend else [], _keys()
+def hang(hooks: Any, entry: Any, prepend: bool = False, key: int | None = None) -> RemovableHandle:
+    """Add a hook to those of one kind: behind the others, or before them. Without a ``key``, it gets a new one."""
+    key = new_key() if key is None else key
     hooks[key] = entry
-    to_end(hooks, others)
+    if prepend:
+        hooks.move_to_end(key, last=False)
     return RemovableHandle(hooks, key)
-
-
-def to_end(table: Any, keys: Iterable[Any]) -> None:
-    """Move some of the items of a dict behind the others, in the order of their keys."""
-    for key in keys:
-        # Not by pop: an interrupt after that call would lose the item.
-        moved = table[key]
-        del table[key]
-        table[key] = moved

@@ -1,51 +1,52 @@
 """Hooks of modules: functions called with a module's inputs, its outputs, and the gradients of both.
 
-A module has a table of hooks from its first hook on, or once it is compiled; until then, a call only looks for the table.
+A module has tables of hooks from its first hook on, once a program asks for one, or once it is compiled; until then, a call
+only looks for them.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 from weakref import ref
 
 from gradcore.arguments import warn
 from gradcore.autograd.function import Function
-from gradcore.engine.hooks import RemovableHandle, Table, hang
+from gradcore.engine.hooks import RemovableHandle, Table, hang, new_key
 from gradcore.engine.state import local
 from gradcore.engine.value import Value
 from gradcore.nn import paths
-from gradcore.nn.hook_dicts import hook_dict
 
 Tensor = Any
 Hook = Callable[..., Any]
-#: A hook, and whether it is given keyword arguments.
-Entry = tuple[Hook, bool]
-#: By key.
-Entries = dict[int, Entry]
 
 
-class _Always(tuple[Hook, bool]):
-    """The entry of a hook that is called after an error, too."""
+class Key(int):
+    """The key of a hook on calls. It says how that is called, so that a program can drop a hook and put it back."""
 
-    __slots__ = ()
+    #: Is it given keyword arguments? Is it called after an error, too?
+    with_kwargs = always = False
+
+
+def _key(with_kwargs: bool, always: bool = False) -> Key:
+    key = Key(new_key())
+    key.with_kwargs, key.always = with_kwargs, always
+    return key
 
 
 class Tables:
     """Hooks by kind, which a subclass names in ``__slots__``, and of each kind by key, in the order in which they run."""
 
-    __slots__: tuple[str, ...] = ("dropped",)
+    __slots__: tuple[str, ...] = ()
 
     def __init__(self) -> None:
-        #: Of some that were dropped, by key, what :class:`~gradcore.nn.hook_dicts.HookDict` remembers.
-        self.dropped: dict[int, tuple[type, bool]] = {}
         for kind in self.__slots__:
             setattr(self, kind, Table())
 
     def copy(self) -> Any:
         """A copy of the tables, with the same functions."""
         made = type(self)()
-        made.dropped.update(self.dropped)
         for kind in self.__slots__:
             getattr(made, kind).update(getattr(self, kind))
         return made
@@ -56,10 +57,10 @@ class Hooks(Tables):
 
     __slots__ = ("before", "after", "gradients_before", "gradients")
 
-    before: Entries
-    after: Entries
-    gradients_before: Entries
-    gradients: Entries
+    before: Table[int, Hook]
+    after: Table[int, Hook]
+    gradients_before: Table[int, Hook]
+    gradients: Table[int, Hook]
 
     def __bool__(self) -> bool:
         return bool(self.before or self.after or self.gradients_before or self.gradients)
@@ -67,6 +68,19 @@ class Hooks(Tables):
 
 #: The hooks on the calls of all modules, which run before a module's own; and those of a module without.
 _everywhere, _none = Hooks(), Hooks()
+
+
+def shown(hooks: Any) -> Any:
+    """The same hooks. The trace of a function looks here for tables that it may change."""
+    return hooks
+
+
+def _table(kind: str) -> Any:
+    """The attribute of a module that is the table of its own hooks of one kind, as in PyTorch, and can be set to another."""
+    def put(module: Any, given: Any) -> None:
+        setattr(module._module_own_hooks(), kind, given if isinstance(given, OrderedDict) else Table(given))
+
+    return property(lambda module: shown(getattr(module._module_own_hooks(), kind)), put)
 
 
 class Hooked:
@@ -77,15 +91,15 @@ class Hooked:
     #: What :meth:`compile` has made.
     _compiled_call_impl: Any = None
     forward: Callable[..., Any]
-    _forward_pre_hooks, _forward_hooks = hook_dict("before"), hook_dict("after")
-    _backward_pre_hooks, _backward_hooks = hook_dict("gradients_before"), hook_dict("gradients")
+    _forward_pre_hooks, _forward_hooks = _table("before"), _table("after")
+    _backward_pre_hooks, _backward_hooks = _table("gradients_before"), _table("gradients")
 
     def register_forward_pre_hook(self, hook: Hook, *, prepend: bool = False, with_kwargs: bool = False) -> RemovableHandle:
         """Call ``hook(module, args)`` before ``forward``; what it returns, unless None, replaces the arguments.
 
         With ``with_kwargs``, call ``hook(module, args, kwargs)``, which returns both or None.
         """
-        return _hang(self, "before", (hook, with_kwargs), prepend)
+        return hang(self._module_own_hooks().before, hook, prepend, _key(with_kwargs))
 
     def register_forward_hook(self, hook: Hook, *, prepend: bool = False, with_kwargs: bool = False,
                               always_call: bool = False) -> RemovableHandle:
@@ -94,21 +108,21 @@ class Hooked:
         With ``with_kwargs``, call ``hook(module, args, kwargs, output)``. With ``always_call``, also call it after an error of
         ``forward`` or of a hook before it, with the output so far, None if there is none; its own error is then a warning.
         """
-        return _hang(self, "after", _after(hook, with_kwargs, always_call), prepend)
+        return hang(self._module_own_hooks().after, hook, prepend, _key(with_kwargs, always_call))
 
     def register_full_backward_pre_hook(self, hook: Hook, prepend: bool = False) -> RemovableHandle:
         """Call ``hook(module, grad_output)`` with the gradients of the outputs; what it returns, unless None, replaces them.
 
         ``grad_output`` has an entry for each output, None for one that has no gradient.
         """
-        return _hang(self, "gradients_before", (hook, False), prepend)
+        return hang(self._module_own_hooks().gradients_before, hook, prepend)
 
     def register_full_backward_hook(self, hook: Hook, prepend: bool = False) -> RemovableHandle:
         """Call ``hook(module, grad_input, grad_output)`` when the gradients of the inputs are known.
 
         What it returns, unless None, replaces ``grad_input``, which has None for positional inputs without gradient.
         """
-        return _hang(self, "gradients", (hook, False), prepend)
+        return hang(self._module_own_hooks().gradients, hook, prepend)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Let later calls of this module, its hooks included, be traced and replayed, as by :func:`gradcore.compile`.
@@ -118,24 +132,25 @@ class Hooked:
         """
         from gradcore.program.calls.compiling import compile_call
         self._compiled_call_impl = compile_call(self, *args, **kwargs)
-        # Without a table, a call runs ``forward`` itself.
-        self.__dict__.setdefault("_module_hooks", Hooks())
+        # Without tables, a call runs ``forward`` itself.
+        self._module_own_hooks()
 
-    def _module_hooks_to_add(self, kind: str) -> Entries:
-        """The module's own hooks of one kind, made if there are none yet."""
+    def _module_own_hooks(self) -> Hooks:
+        """The module's tables of hooks, made if there are none yet."""
         own = self.__dict__
         if "_module_hooks" not in own:
             # Hooks are not of gradcore, so their ops look their lines up.
             own.update(_module_hooks=Hooks(), _module_foreign=True)
-        found: Entries = getattr(own["_module_hooks"], kind)
+        found: Hooks = own["_module_hooks"]
         return found
 
     def _module_hooks_in_order(self) -> tuple[tuple[str, Hook, bool], ...]:
         """All hooks on calls of this module, not of its children: kind, function, and whether it is given keywords."""
-        return tuple((kind, *entry) for kind in Hooks.__slots__ for entry in self._module_entries(kind))
+        return tuple((kind, hook, getattr(key, "with_kwargs", False)) for kind in Hooks.__slots__
+                     for key, hook in self._module_items(kind))
 
-    def _module_entries(self, kind: str) -> list[Entry]:
-        return [*getattr(_everywhere, kind).values(), *getattr(self.__dict__.get("_module_hooks", _none), kind).values()]
+    def _module_items(self, kind: str) -> list[tuple[int, Hook]]:
+        return [*getattr(_everywhere, kind).items(), *getattr(self.__dict__.get("_module_hooks", _none), kind).items()]
 
     def _module_run_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call ``forward`` between the hooks, or replay that."""
@@ -154,7 +169,8 @@ class Hooked:
         try:
             # A hook of all modules has lines of its own, also where the module is of gradcore.
             state.site = None
-            for hook, with_kwargs in (*every.before.values(), *own.before.values()):
+            for key, hook in (*every.before.items(), *own.before.items()):
+                with_kwargs = getattr(key, "with_kwargs", False)
                 changed = hook(self, args, kwargs) if with_kwargs else hook(self, args)
                 if changed is None:
                     continue
@@ -170,15 +186,15 @@ class Hooked:
             if watch is not None:
                 args = watch.inputs(args)
             output = self.forward(*args, **kwargs)
-            after = iter((*every.after.values(), *own.after.values()))
-            for entry in after:
-                output = self._module_shown(entry, args, kwargs, output)
+            after = iter((*every.after.items(), *own.after.items()))
+            for key, hook in after:
+                output = self._module_output(key, hook, args, kwargs, output)
             return output if watch is None else watch.outputs(output)
         except Exception:
-            for entry in self._module_entries("after") if after is None else after:
-                if isinstance(entry, _Always):
+            for key, hook in self._module_items("after") if after is None else after:
+                if getattr(key, "always", False):
                     try:
-                        output = self._module_shown(entry, args, kwargs, output)
+                        output = self._module_output(key, hook, args, kwargs, output)
                     except Exception as error:
                         warn("a forward hook with always_call=True raised an error, which is not passed on since there was "
                              f"another one before it: {error}")
@@ -186,10 +202,9 @@ class Hooked:
         finally:
             state.site = site
 
-    def _module_shown(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+    def _module_output(self, key: int, hook: Hook, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         """The output after a hook has seen it."""
-        hook, with_kwargs = entry
-        changed = hook(self, args, kwargs, output) if with_kwargs else hook(self, args, output)
+        changed = hook(self, args, kwargs, output) if getattr(key, "with_kwargs", False) else hook(self, args, output)
         return output if changed is None else changed
 
     def __getstate__(self) -> dict[str, Any]:
@@ -210,16 +225,8 @@ class Hooked:
                 paths.adopted(child, self)
 
 
-def _after(hook: Hook, with_kwargs: bool, always_call: bool) -> Entry:
-    return _Always((hook, with_kwargs)) if always_call else (hook, with_kwargs)
-
-
-def _hang(module: Any, kind: str, entry: Entry, prepend: bool) -> RemovableHandle:
-    return hang(module._module_hooks_to_add(kind), entry, prepend)
-
-
-def _hang_everywhere(kind: str, entry: Entry) -> RemovableHandle:
-    handle = hang(getattr(_everywhere, kind), entry)
+def _hang_everywhere(hooks: Table[int, Hook], hook: Hook, key: int | None = None) -> RemovableHandle:
+    handle = hang(hooks, hook, key=key)
     # A call looks for hooks here where its module has none of its own.
     Hooked._module_hooks = _everywhere
     return handle
@@ -227,28 +234,28 @@ def _hang_everywhere(kind: str, entry: Entry) -> RemovableHandle:
 
 def register_module_forward_pre_hook(hook: Hook) -> RemovableHandle:
     """:meth:`Module.register_forward_pre_hook` for all modules; ``hook`` runs before a module's own."""
-    return _hang_everywhere("before", (hook, False))
+    return _hang_everywhere(_everywhere.before, hook)
 
 
 def register_module_forward_hook(hook: Hook, *, with_kwargs: bool = False, always_call: bool = False) -> RemovableHandle:
     """:meth:`Module.register_forward_hook` for all modules; ``hook`` runs before a module's own."""
-    return _hang_everywhere("after", _after(hook, with_kwargs, always_call))
+    return _hang_everywhere(_everywhere.after, hook, _key(with_kwargs, always_call))
 
 
 def register_module_full_backward_pre_hook(hook: Hook) -> RemovableHandle:
     """:meth:`Module.register_full_backward_pre_hook` for all modules; ``hook`` runs before a module's own."""
-    return _hang_everywhere("gradients_before", (hook, False))
+    return _hang_everywhere(_everywhere.gradients_before, hook)
 
 
 def register_module_full_backward_hook(hook: Hook) -> RemovableHandle:
     """:meth:`Module.register_full_backward_hook` for all modules; ``hook`` runs before a module's own."""
-    return _hang_everywhere("gradients", (hook, False))
+    return _hang_everywhere(_everywhere.gradients, hook)
 
 
 def key_of(module: Any, kind: Any, name: str) -> int | None:
     """The key of the forward pre-hook of class ``kind`` that computes the parameter ``name``; None if there is none."""
     entries = {} if module._module_hooks is None else module._module_hooks.before
-    return next((key for key, (hook, _) in entries.items() if isinstance(hook, kind) and hook.name == name), None)
+    return next((key for key, hook in entries.items() if isinstance(hook, kind) and hook.name == name), None)
 
 
 class _Watch:
@@ -287,7 +294,7 @@ class _Watch:
     def _outputs_known(self, found: tuple[Any, ...]) -> tuple[Any, ...]:
         at = dict(zip(self._made, found, strict=True))
         grads = tuple(at.get(k) for k in range(self._made_count))
-        for hook, _ in self._module._module_entries("gradients_before"):
+        for _, hook in self._module._module_items("gradients_before"):
             grads = _replaced(grads, hook(self._module, grads))
         self.value = grads
         if local.state.remade is not None:
@@ -306,7 +313,7 @@ class _Watch:
         return tuple(shown[k] for k in self._positions)
 
     def _show(self, grad_input: tuple[Any, ...]) -> tuple[Any, ...]:
-        for hook, _ in self._module._module_entries("gradients"):
+        for _, hook in self._module._module_items("gradients"):
             grad_input = _replaced(grad_input, hook(self._module, grad_input, self.value))
         self.value = None
         return grad_input

@@ -6,7 +6,6 @@ from collections.abc import ItemsView, Iterator, KeysView, MutableMapping, Value
 from types import CodeType, FunctionType
 from typing import Any
 
-from gradcore.engine.hooks import to_end
 from gradcore.nn import paths
 
 #: The dicts of a module, in the order in which its members are listed.
@@ -69,7 +68,11 @@ class Members(MutableMapping[str, Any]):
         own = self._own
         if name not in own:
             raise KeyError(name)
-        to_end(own, [name] if last else [other for other in own if other != name])
+        for moved in [name] if last else [other for other in own if other != name]:
+            # Not by pop: an interrupt after that call would lose the member.
+            value = own[moved]
+            del own[moved]
+            own[moved] = value
 
     def popitem(self) -> tuple[str, Any]:
         """Remove the last member, and return it with its name. Raises KeyError if there is none."""

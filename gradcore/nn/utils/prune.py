@@ -255,7 +255,7 @@ def _slices(dim: int, index: Any) -> tuple[Any, ...]:
 def _method_of(module: Any, name: str) -> tuple[int, BasePruningMethod] | None:
     """The key and the hook that prunes a parameter, if one does."""
     entries = {} if module._module_hooks is None else module._module_hooks.before
-    return next(((key, hook) for key, (hook, _) in entries.items()
+    return next(((key, hook) for key, hook in entries.items()
                  if isinstance(hook, BasePruningMethod) and hook._tensor_name == name), None)
 
 
@@ -330,4 +330,4 @@ def remove(module: Any, name: str) -> Any:
 def is_pruned(module: Any) -> bool:
     """Is a parameter of the module, or of one inside it, pruned?"""
     return any(isinstance(hook, BasePruningMethod) for part in module.modules() if part._module_hooks is not None
-               for hook, _ in part._module_hooks.before.values())
+               for hook in part._module_hooks.before.values())

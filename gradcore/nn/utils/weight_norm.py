@@ -72,7 +72,7 @@ def made_plain(module: Any, kind: Any, name: str, called: str, *parts: str) -> A
         raise ValueError(f"{called} of '{name}' not found in {module}")
     hooks = module._module_hooks.before
     with no_grad():
-        weight = Parameter(hooks[key][0].weight(module))
+        weight = Parameter(hooks[key].weight(module))
     del hooks[key], module.__dict__[name]
     for part in parts:
         delattr(module, f"{name}_{part}")

@@ -8,12 +8,12 @@ from typing import Any
 from weakref import ref
 
 from gradcore.engine.hooks import RemovableHandle, hang
-from gradcore.nn.hook_dicts import change
+from gradcore.nn.hooks import shown
 from gradcore.program.guarding.frames import users_line
 
 _REMOVES: CodeType = RemovableHandle.remove.__code__
-#: What adds or removes a hook, whatever it hangs on.
-CHANGES_HOOKS = frozenset((hang.__code__, change.__code__, _REMOVES))
+#: What adds or removes a hook, whatever it hangs on, or gives the program a table of them.
+CHANGES_HOOKS = frozenset((hang.__code__, shown.__code__, _REMOVES))
 
 
 class Former:
@@ -53,7 +53,7 @@ def hung() -> Former:
 
 
 def table_of(frame: FrameType) -> Any:
-    """The table that a call of :data:`CHANGES_HOOKS` changes, which has just begun; None if it is gone."""
+    """The table that a call of :data:`CHANGES_HOOKS` may change, which has just begun; None if it is gone."""
     return frame.f_locals["self"]._hooks() if frame.f_code is _REMOVES else frame.f_locals["hooks"]
 
 

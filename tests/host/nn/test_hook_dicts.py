@@ -112,6 +112,25 @@ def test_a_dict_that_is_kept_keeps_no_module() -> None:
         assert len(hooks) == (hooks is kept[0])
 
 
+def assigned(library: Any) -> list[Any]:
+    """What two modules do that are given the same dict."""
+    first, second = library.nn.Linear(1, 1), library.nn.Linear(1, 1)
+    first._forward_hooks = second._forward_hooks = hooks = OrderedDict()
+    handle = first.register_forward_hook(lambda module, args, output: output * 0 + 7)
+    found = [first._forward_hooks is hooks, second(library.ones(1, 1)).tolist(), len(hooks)]
+    handle.remove()
+    return [*found, len(hooks)]
+
+
+def test_a_dict_that_is_assigned_is_the_modules() -> None:
+    assert assigned(gradcore) == [True, [[7.0]], 1, 0]
+
+
+@pytest.mark.oracle
+def test_a_dict_that_is_assigned_is_the_modules_in_pytorch(torch: Any) -> None:
+    assert assigned(torch) == [True, [[7.0]], 1, 0]
+
+
 @pytest.mark.oracle
 def test_hooks_are_set_aside_as_pytorchs(torch: Any) -> None:
     assert set_aside(gradcore) == set_aside(torch)
