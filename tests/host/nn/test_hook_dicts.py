@@ -115,7 +115,8 @@ def test_a_dict_that_is_kept_keeps_no_module() -> None:
 def assigned(library: Any) -> list[Any]:
     """What two modules do that are given the same dict."""
     first, second = library.nn.Linear(1, 1), library.nn.Linear(1, 1)
-    first._forward_hooks = second._forward_hooks = hooks = OrderedDict()
+    hooks: OrderedDict[int, Any] = OrderedDict()
+    first._forward_hooks = second._forward_hooks = hooks
     handle = first.register_forward_hook(lambda module, args, output: output * 0 + 7)
     found = [first._forward_hooks is hooks, second(library.ones(1, 1)).tolist(), len(hooks)]
     handle.remove()
