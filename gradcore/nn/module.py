@@ -19,7 +19,7 @@ from gradcore.nn.converted import Converted
 from gradcore.nn.hooks import Hooked
 from gradcore.nn.members import KINDS, Asked, members
 from gradcore.nn.named import Named
-from gradcore.nn.parameter import Buffer, Parameter
+from gradcore.nn.parameter import Buffer, Parameter, clear_gradients
 
 M = TypeVar("M", bound="Module")
 
@@ -265,13 +265,7 @@ class Module(Converted, Hooked, Named, Stateful):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set the gradients of all parameters to None, or fill them with zeros."""
-        for p in self.parameters():
-            if set_to_none:
-                p.grad = None
-            elif p.grad is not None:
-                if p.grad.requires_grad:
-                    p.grad.detach_()
-                p.grad.zero_()
+        clear_gradients(self.parameters(), set_to_none)
 
     def apply(self: M, fn: Callable[[Module], None]) -> M:
         """Call ``fn`` on every module, children first."""

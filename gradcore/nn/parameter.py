@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from gradcore import functional
@@ -115,6 +116,17 @@ class Buffer(Tensor):
             copy = Buffer(movement.clone(self), persistent=self.persistent)
         memo[id(self)] = copy
         return copy
+
+
+def clear_gradients(parameters: Iterable[Any], set_to_none: bool) -> None:
+    """Set the gradients of parameters to None, or fill them with zeros."""
+    for p in parameters:
+        if set_to_none:
+            p.grad = None
+        elif p.grad is not None:
+            if p.grad.requires_grad:
+                p.grad.detach_()
+            p.grad.zero_()
 
 
 def is_lazy(param: Any) -> bool:

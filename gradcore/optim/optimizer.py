@@ -15,7 +15,7 @@ from gradcore.engine import modes
 from gradcore.engine.hooks import Table
 from gradcore.engine.owners import retag
 from gradcore.engine.state import local, mark, scoped
-from gradcore.nn.parameter import is_lazy
+from gradcore.nn.parameter import clear_gradients, is_lazy
 from gradcore.nn.parameters import ParameterList
 from gradcore.optim.own_steps import name_state, required, update_scope, whole
 from gradcore.optim.state_hooks import StateHooks
@@ -108,13 +108,7 @@ class Optimizer(StepHooks, StateHooks):
         """Set the gradients to None, or fill them with zeros."""
         # Without another method, which a trace would take to read the groups for an update.
         for group in self.param_groups:
-            for p in group["params"]:
-                if set_to_none:
-                    p.grad = None
-                elif p.grad is not None:
-                    if p.grad.requires_grad:
-                        p.grad.detach_()
-                    p.grad.zero_()
+            clear_gradients(group["params"], set_to_none)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update the parameters that have a gradient. ``closure`` recomputes the loss, which is returned."""
