@@ -17,9 +17,8 @@ from gradcore.engine.owners import retag
 from gradcore.engine.state import local, mark, scoped
 from gradcore.nn.parameter import clear_gradients, is_lazy
 from gradcore.nn.parameters import ParameterList
+from gradcore.optim.hooks import Hooked, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from gradcore.optim.own_steps import name_state, required, update_scope, whole
-from gradcore.optim.state_hooks import StateHooks
-from gradcore.optim.step_hooks import StepHooks, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 __all__ = ["Optimizer", "register_optimizer_step_post_hook", "register_optimizer_step_pre_hook", "required"]
 
@@ -32,7 +31,7 @@ Numbers = dict[str, Any]
 watchers: list[Callable[[Any, Group, list[Any], Numbers], None]] = []
 
 
-class Optimizer(StepHooks, StateHooks):
+class Optimizer(Hooked):
     """Base class. ``param_groups`` are dicts with ``params`` and options, ``state`` maps a parameter to a dict.
 
     Subclasses define ``step(closure=None)``, as in PyTorch: hooks are called around it, it runs in the phase ``optimizer``, and

@@ -15,7 +15,7 @@ from gradcore.nn.members import KINDS
 from gradcore.nn.module import Module
 from gradcore.nn.parameter import is_lazy
 from gradcore.optim import Optimizer
-from gradcore.optim.step_hooks import everywhere
+from gradcore.optim.hooks import everywhere
 from gradcore.program.guarding.guards import Asking, Guard, Item, Namer, Term, identical, same_memory
 from gradcore.program.guarding.values import copied, is_plain
 

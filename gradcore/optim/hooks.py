@@ -1,4 +1,4 @@
-"""Hooks around an optimizer's ``step``, and around that of every optimizer."""
+"""Hooks of optimizers, around ``step``, ``state_dict`` and ``load_state_dict``."""
 
 from __future__ import annotations
 
@@ -23,11 +23,14 @@ def register_optimizer_step_post_hook(hook: Hook) -> RemovableHandle:
     return hang(everywhere, (True, hook))
 
 
-class StepHooks:
-    """The hooks of one optimizer. One that wraps another may have none, since it need not call ``__init__``."""
+class Hooked:
+    """The part of :class:`Optimizer` that registers and calls hooks."""
 
+    #: Around a step. An optimizer that wraps another may have none of these, since it need not call ``__init__``.
     _optim_before: dict[int, Hook]
     _optim_after: dict[int, Hook]
+    #: Around the state dict by kind, made when the first of a kind is registered, for the same reason.
+    _optim_of_state: dict[str, dict[int, Hook]]
 
     def register_step_pre_hook(self, hook: Hook) -> RemovableHandle:
         """Call ``hook(optimizer, args, kwargs)`` before each step; what it returns, unless None, replaces ``(args, kwargs)``.
@@ -53,6 +56,35 @@ class StepHooks:
     def _optim_call_after(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         for hook in (*self._optim_after.values(), *_of_all(True)):
             hook(self, args, kwargs)
+
+    def register_state_dict_pre_hook(self, hook: Hook, prepend: bool = False) -> RemovableHandle:
+        """Call ``hook(optimizer)`` before ``state_dict``; with ``prepend`` before the hooks that are there."""
+        return self._optim_hang("before saving", hook, prepend)
+
+    def register_state_dict_post_hook(self, hook: Hook, prepend: bool = False) -> RemovableHandle:
+        """Call ``hook(optimizer, state_dict)`` after ``state_dict``; what it returns, unless None, is returned instead."""
+        return self._optim_hang("after saving", hook, prepend)
+
+    def register_load_state_dict_pre_hook(self, hook: Hook, prepend: bool = False) -> RemovableHandle:
+        """Call ``hook(optimizer, state_dict)`` before ``load_state_dict``, with a shallow copy; what it returns, unless None,
+        is loaded instead.
+        """
+        return self._optim_hang("before loading", hook, prepend)
+
+    def register_load_state_dict_post_hook(self, hook: Hook, prepend: bool = False) -> RemovableHandle:
+        """Call ``hook(optimizer)`` after ``load_state_dict``."""
+        return self._optim_hang("after loading", hook, prepend)
+
+    def _optim_hang(self, kind: str, hook: Hook, prepend: bool) -> RemovableHandle:
+        return hang(self.__dict__.setdefault("_optim_of_state", {}).setdefault(kind, Table()), hook, prepend)
+
+    def _optim_call_state_hooks(self, kind: str, *state: Any) -> Any:
+        """Call the hooks of a kind with the optimizer and perhaps a state dict; returns that, or what has replaced it."""
+        for hook in list(self.__dict__.get("_optim_of_state", {}).get(kind, {}).values()):
+            changed = hook(self, *state)
+            if state and changed is not None:
+                state = (changed,)
+        return state[0] if state else None
 
 
 def _of_all(after: bool) -> list[Hook]:
