@@ -97,7 +97,7 @@ def heaviside(input: Tensor, values: Tensor) -> Tensor:
 
 def logaddexp2(input: Tensor, other: Tensor) -> Tensor:
     """log2(2^input + 2^other), without overflow. Raises :class:`SpecError` if both are integers."""
-    made = TensorSpec.of((), promote([input.spec, other.spec]))
+    made = types.promoted(input, other)
     if not made.floating:
         raise SpecError(f"logaddexp2: expected a floating dtype, but got {input.spec.dtype.name} and {other.spec.dtype.name}")
     x, y = (movement.cast_to(v, made.widened()) * _LN2 for v in (input, other))
@@ -158,7 +158,7 @@ def nextafter(input: Tensor, other: Tensor) -> Tensor:
     are equal. The gradient passes to finite elements that are not equal. Raises :class:`SpecError` for integers."""
     if not isinstance(other, Value):
         raise TypeError(f"nextafter(): argument 'other' (position 2) must be Tensor, not {type_of(other)}")
-    made = TensorSpec.of((), promote([input.spec, other.spec]))
+    made = types.promoted(input, other)
     if not made.floating:
         raise SpecError(f"nextafter: expected a floating dtype, but got {made.dtype.name}")
     info = limits(made.dtype)

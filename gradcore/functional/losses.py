@@ -7,7 +7,7 @@ from typing import Any
 
 from gradcore.arguments import warn
 from gradcore.blame import type_of
-from gradcore.dtypes import join, promote
+from gradcore.dtypes import join
 from gradcore.engine.autocast import raising
 from gradcore.engine.modes import no_grad
 from gradcore.engine.operands import number, real
@@ -16,8 +16,9 @@ from gradcore.errors import SpecError
 from gradcore.functional import any, arange, mean, sum, unsqueeze, zeros, zeros_like
 from gradcore.functional.folding import cumsum
 from gradcore.functional.picking import scatter_add
+from gradcore.functional.types import promoted
 from gradcore.ops import activation, elementwise, losses, movement
-from gradcore.spec import TensorSpec, broadcast_shapes
+from gradcore.spec import broadcast_shapes
 
 __all__ = ["binary_cross_entropy", "binary_cross_entropy_with_logits", "gaussian_nll_loss", "hinge_embedding_loss",
            "huber_loss", "kl_div", "l1_loss", "margin_ranking_loss", "multi_margin_loss", "multilabel_margin_loss",
@@ -200,7 +201,7 @@ def _check_probabilities(name: str, input: Tensor, target: Tensor, reduction: st
 
 
 def _alike(input: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    made = TensorSpec.of((), promote([input.spec, target.spec]))
+    made = promoted(input, target)
     return movement.cast_to(input, made), movement.cast_to(target, made)
 
 

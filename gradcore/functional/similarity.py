@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gradcore.dtypes import promote
 from gradcore.engine.autocast import raising
 from gradcore.engine.operands import number, real
 from gradcore.errors import SpecError
@@ -13,8 +12,9 @@ from gradcore.functional import sum
 from gradcore.functional.einsum import einsum
 from gradcore.functional.folding import norm
 from gradcore.functional.losses import check_reduction, reduced
+from gradcore.functional.types import promoted
 from gradcore.ops import elementwise, movement
-from gradcore.spec import TensorSpec, broadcast_shapes, normalize_dim
+from gradcore.spec import broadcast_shapes, normalize_dim
 
 __all__ = ["cosine_embedding_loss", "cosine_similarity", "normalize", "pairwise_distance", "triplet_margin_loss",
            "triplet_margin_with_distance_loss"]
@@ -37,7 +37,7 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
         sizes = [(1,) * (len(shape) - x.spec.ndim) + x.spec.shape for x in (x1, x2)]
         x1, x2 = (movement.expand(movement.reshape(x, own), shape=(*own[:d], shape[d], *own[d + 1:]))
                   for x, own in zip((x1, x2), sizes, strict=True))
-    made = TensorSpec.of((), promote([x1.spec, x2.spec]))
+    made = promoted(x1, x2)
     if not made.floating:
         raise SpecError(f"cosine_similarity: expected a tensor of a floating type, but got {x1.spec.dtype.name} and "
                         f"{x2.spec.dtype.name}")
@@ -64,7 +64,7 @@ def cosine_embedding_loss(input1: Tensor, input2: Tensor, target: Tensor, margin
         raise SpecError(f"{target.spec.ndim}D target tensor expects {target.spec.ndim + 1}D input tensors, but found inputs "
                         f"with sizes {list(input1.spec.shape)} and {list(input2.spec.shape)}.")
     eps, inputs = 1e-12, [movement.as_float(x) for x in (input1, input2)]
-    made = TensorSpec.of((), promote([x.spec for x in inputs]))
+    made = promoted(*inputs)
     # The product of two squares, and the slope of its root, may be beyond the numbers of 16 bits.
     x, y = (movement.cast_to(v, made.widened()) for v in inputs)
     squares = [sum(elementwise.square(v), -1) + eps for v in (x, y)]

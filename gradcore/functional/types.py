@@ -77,6 +77,11 @@ def result_type(tensor1: Any, tensor2: Any) -> np.dtype[Any]:
     return promote([x.spec if isinstance(x, Value) else type(x) for x in (tensor1, tensor2)])
 
 
+def promoted(*tensors: Tensor) -> spec.TensorSpec:
+    """A spec without dimensions, of the dtype that tensors promote to."""
+    return spec.TensorSpec.of((), promote([x.spec for x in tensors]))
+
+
 def fitted(value: Any, dtype: np.dtype[Any]) -> Any:
     """A number beside tensors of a dtype: whole beside integers, a bool beside bools; a tensor of one element is read.
 
