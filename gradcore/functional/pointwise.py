@@ -51,19 +51,22 @@ greater, greater_equal, less, less_equal, not_equal, clip = m.gt, m.ge, m.lt, m.
 
 def polygamma(n: int, input: Tensor) -> Tensor:
     """The ``n``-th derivative of digamma. Raises RuntimeError for a negative ``n``."""
-    n = plain(n)
-    if n < 0:
-        raise RuntimeError("polygamma(n, x) does not support negative n.")
+    n = _order(n)
     return special.polygamma(input, n=n) if n else special.digamma(input)
 
 
 def polygamma_(input: Tensor, n: int) -> Tensor:
     """:func:`polygamma` in place; returns the tensor."""
-    n = plain(n)
-    if n < 0:
-        raise RuntimeError("polygamma(n, x) does not support negative n.")
+    n = _order(n)
     made: Any = in_place.IN_PLACE["polygamma" if n else "digamma"]
     return made(input, n=n) if n else made(input)
+
+
+def _order(n: Any) -> int:
+    order: int = plain(n)
+    if order < 0:
+        raise RuntimeError("polygamma(n, x) does not support negative n.")
+    return order
 
 
 def nan_to_num(input: Tensor, nan: float | None = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -78,6 +80,17 @@ def multigammaln(input: Tensor, p: int) -> Tensor:
 # -- the normal distribution -----------------------------------------------------------------------------------------------
 
 
+def _in_float32(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """The function, of integers as floats, and computed in float32 for floats of 16 bits."""
+    @wraps(function)
+    def computed(input: Tensor) -> Tensor:
+        given = movement.as_float(input)
+        found: Tensor = movement.cast_to(function(movement.cast_to(given, given.spec.widened())), given.spec)
+        return found
+
+    return computed
+
+
 def _scaled_tail(z: Tensor) -> Tensor:
     """exp(z^2) erfc(z) for z >= 6."""
     below = z
@@ -86,55 +99,50 @@ def _scaled_tail(z: Tensor) -> Tensor:
     return 1 / math.sqrt(math.pi) / below
 
 
+@_in_float32
 def erfcx(input: Tensor) -> Tensor:
     """exp(x^2) erfc(x), which does not underflow."""
-    given = movement.as_float(input)
-    x = movement.cast_to(given, given.spec.widened())
-    beyond = elementwise.gt(x, _FAR)
-    near = elementwise.where(beyond, _FAR, x)
+    beyond = elementwise.gt(input, _FAR)
+    near = elementwise.where(beyond, _FAR, input)
     # Rounded, a square of 36 would cost the exponential two digits; that of a sixteenth is exact.
     whole = elementwise.clamp(elementwise.round(near.detach() * 16) / 16, -32.0, None)
     square = elementwise.exp(whole * whole) * elementwise.exp((near - whole) * (near + whole))
-    found = elementwise.where(beyond, _scaled_tail(elementwise.clamp(x, _FAR, None)), square * _erfc(near))
-    return movement.cast_to(found, given.spec)
+    return elementwise.where(beyond, _scaled_tail(elementwise.clamp(input, _FAR, None)), square * _erfc(near))
 
 
+@_in_float32
 def ndtr(input: Tensor) -> Tensor:
     """The normal distribution function; for negative x relatively exact to x^2 roundings, down to the smallest numbers."""
-    given = movement.as_float(input)
-    x = movement.cast_to(given, given.spec.widened())
-    return movement.cast_to(_erfc(x * -_ROOT_HALF) * 0.5, given.spec)
+    return _erfc(input * -_ROOT_HALF) * 0.5
 
 
+@_in_float32
 def log_ndtr(input: Tensor) -> Tensor:
     """The logarithm of the normal distribution function, which is about -x^2 / 2 far below 0."""
-    given = movement.as_float(input)
-    z = movement.cast_to(given, given.spec.widened()) * -_ROOT_HALF
+    z = input * -_ROOT_HALF
     above = elementwise.log1p(_erfc(elementwise.clamp(-z, 0.0, None)) * -0.5)
     below = elementwise.log(_erfc(elementwise.clamp(z, 0.0, _FAR)) * 0.5)
     # Not clamped, so that a NaN stays one, with its gradient.
     far = elementwise.where(elementwise.le(z, _FAR), _FAR, z)
     beyond = elementwise.log(_scaled_tail(far) * 0.5) - far * far
-    found = elementwise.where(elementwise.lt(z, 0), above, elementwise.where(elementwise.le(z, _FAR), below, beyond))
-    return movement.cast_to(found, given.spec)
+    return elementwise.where(elementwise.lt(z, 0), above, elementwise.where(elementwise.le(z, _FAR), below, beyond))
 
 
+@_in_float32
 def ndtri(input: Tensor) -> Tensor:
     """The normal quantile function, the inverse of :func:`ndtr`; NaN outside [0, 1]."""
-    given = movement.as_float(input)
-    p = movement.cast_to(given, given.spec.widened())
-    upper, edge = elementwise.gt(p, 0.5), math.exp(-2)
-    share = elementwise.where(upper, 1 - p, p)
+    upper, edge = elementwise.gt(input, 0.5), math.exp(-2)
+    share = elementwise.where(upper, 1 - input, input)
     tail = elementwise.logical_and(elementwise.gt(share, 0), elementwise.lt(share, edge))
     # 2p - 1 would have lost small p.
-    inside = elementwise.where(elementwise.lt(share, 0), math.nan, elementwise.where(tail, 0.5, p))
+    inside = elementwise.where(elementwise.lt(share, 0), math.nan, elementwise.where(tail, 0.5, input))
     middle = _special.erfinv(2 * inside - 1) * _ROOT_TWO
-    least = float(np.finfo(p.spec.dtype).smallest_subnormal)
+    least = float(np.finfo(input.spec.dtype).smallest_subnormal)
     z = elementwise.sqrt(-2 * elementwise.log(elementwise.clamp(share, least, edge)))
     w = 1 / z
     near, beyond = (_polynomial(over, w) / _polynomial(under, w) for over, under in (_NEAR_TAIL, _FAR_TAIL))
     x = z - (elementwise.log(z) + elementwise.where(elementwise.lt(z, 8), near, beyond)) * w
-    return movement.cast_to(elementwise.where(tail, elementwise.where(upper, x, -x), middle), given.spec)
+    return elementwise.where(tail, elementwise.where(upper, x, -x), middle)
 
 
 def _polynomial(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
