@@ -132,9 +132,9 @@ def _given(count: int, backwards: bool, *cotangents: Any) -> list[list[Any]]:
     return [[None] * count if g is None else _steps(g, backwards) for g in cotangents]
 
 
-def _gates(x: Any, count: int) -> Any:
-    """Views of equal parts, one a gate; None for each part of None."""
-    return (None,) * count if x is None else split(x, sizes=(x.spec.shape[2] // count,) * count, dim=2)
+def _gates(x: Any) -> Any:
+    """Views of the four parts, one a gate; None for each part of None."""
+    return (None,) * 4 if x is None else split(x, sizes=(x.spec.shape[2] // 4,) * 4, dim=2)
 
 
 def _plus(x: Any, y: Any) -> Any:
@@ -157,10 +157,10 @@ def _lstm_back(dy: Any, dlast: Any, dgates: Any, dcells: Any, gates: Any, cells:
     dh, dc = _nothing(h0), _nothing(c0) if dlast is None else _first(dlast)
     each = [_steps(x, backwards) for x in (gates, cells, _before(cells, c0, backwards))]
     for gate, cell, was, d, to_gate, to_cell in zip(*each, *_given(len(each[0]), backwards, dy, dgates, dcells), strict=True):
-        (i, f, g, o), bent = _gates(gate, 4), tanh(cell)
+        (i, f, g, o), bent = _gates(gate), tanh(cell)
         dh = _plus(dh, d)
         dc = _plus(dc + tanh_grad(dh * o, bent), to_cell)
-        to = [_plus(x, y) for x, y in zip((dc * g, dc * was, dc * i, dh * bent), _gates(to_gate, 4), strict=True)]
+        to = [_plus(x, y) for x, y in zip((dc * g, dc * was, dc * i, dh * bent), _gates(to_gate), strict=True)]
         slopes.append(cat([sigmoid_grad(to[0], i), sigmoid_grad(to[1], f), tanh_grad(to[2], g), sigmoid_grad(to[3], o)], dim=2))
         dh, dc = matmul(slopes[-1], weight), dc * f
     dgiven = _joined(slopes, backwards)
@@ -174,7 +174,7 @@ def _gru_back(dy: Any, dgates: Any, gates: Any, out: Any, h0: Any, weight: Any, 
     dh, before = _nothing(h0), _before(out, h0, backwards)
     each = [_steps(x, backwards) for x in (gates, before)]
     for gate, was, d, to_gate in zip(*each, *_given(len(each[0]), backwards, dy, dgates), strict=True):
-        (r, z, n, from_state), to = _gates(gate, 4), _gates(to_gate, 4)
+        (r, z, n, from_state), to = _gates(gate), _gates(to_gate)
         dh = _plus(dh, d)
         dn = tanh_grad(_plus(dh * (1 - z), to[2]), n)
         dr, dz = sigmoid_grad(_plus(dn * from_state, to[0]), r), sigmoid_grad(_plus(dh * (was - n), to[1]), z)
