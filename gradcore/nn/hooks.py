@@ -254,8 +254,7 @@ def register_module_full_backward_hook(hook: Hook) -> RemovableHandle:
 
 def key_of(module: Any, kind: Any, name: str) -> int | None:
     """The key of the forward pre-hook of class ``kind`` that computes the parameter ``name``; None if there is none."""
-    entries = {} if module._module_hooks is None else module._module_hooks.before
-    return next((key for key, hook in entries.items() if isinstance(hook, kind) and hook.name == name), None)
+    return next((key for key, hook in module._module_items("before") if isinstance(hook, kind) and hook.name == name), None)
 
 
 class _Watch:

@@ -63,7 +63,7 @@ class BasePruningMethod(ABC):
             delattr(module, name)
             module.register_parameter(f"{name}_orig", tensor)
         else:
-            del module._module_hooks.before[found[0]]
+            del module._forward_pre_hooks[found[0]]
         module.register_buffer(f"{name}_mask", mask)
         whole(module, ())
         module.register_forward_pre_hook(whole)
@@ -254,8 +254,7 @@ def _slices(dim: int, index: Any) -> tuple[Any, ...]:
 
 def _method_of(module: Any, name: str) -> tuple[int, BasePruningMethod] | None:
     """The key and the hook that prunes a parameter, if one does."""
-    entries = {} if module._module_hooks is None else module._module_hooks.before
-    return next(((key, hook) for key, hook in entries.items()
+    return next(((key, hook) for key, hook in module._module_items("before")
                  if isinstance(hook, BasePruningMethod) and hook._tensor_name == name), None)
 
 
@@ -323,11 +322,10 @@ def remove(module: Any, name: str) -> Any:
     if found is None:
         raise ValueError(f"Parameter '{name}' of module {module} has to be pruned before pruning can be removed")
     found[1].remove(module)
-    del module._module_hooks.before[found[0]]
+    del module._forward_pre_hooks[found[0]]
     return module
 
 
 def is_pruned(module: Any) -> bool:
     """Is a parameter of the module, or of one inside it, pruned?"""
-    return any(isinstance(hook, BasePruningMethod) for part in module.modules() if part._module_hooks is not None
-               for hook in part._module_hooks.before.values())
+    return any(isinstance(hook, BasePruningMethod) for part in module.modules() for _, hook in part._module_items("before"))

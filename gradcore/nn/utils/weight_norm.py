@@ -70,7 +70,7 @@ def made_plain(module: Any, kind: Any, name: str, called: str, *parts: str) -> A
     key = key_of(module, kind, name)
     if key is None:
         raise ValueError(f"{called} of '{name}' not found in {module}")
-    hooks = module._module_hooks.before
+    hooks = module._forward_pre_hooks
     with no_grad():
         weight = Parameter(hooks[key].weight(module))
     del hooks[key], module.__dict__[name]
