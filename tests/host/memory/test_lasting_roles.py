@@ -226,6 +226,15 @@ def test_slices_of_slices_and_slices_that_outlive_the_network() -> None:
     assert tag_of(part[0].weight).layer == "0" and tag_of(part[0].weight).network is not network
 
 
+def test_a_slice_becomes_a_network_of_its_own_with_a_child_of_its_own() -> None:
+    model = net()
+    part = model[:2]
+    part(gradcore.ones(1, 8))
+    part.append(nn.Linear(8, 2))
+    part(gradcore.ones(1, 8))
+    assert tag_of(part[2].weight).layer == "2" and tag_of(part[2].weight).network == tag_of(part[0].weight).network
+
+
 def test_a_slice_becomes_a_module_of_its_own_when_it_is_assigned() -> None:
     class Head(nn.Module):
         def __init__(self, body: Any) -> None:
