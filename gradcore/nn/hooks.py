@@ -6,7 +6,6 @@ only looks for them.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 from weakref import ref
@@ -78,7 +77,7 @@ def shown(hooks: Any) -> Any:
 def _table(kind: str) -> Any:
     """The attribute of a module that is the table of its own hooks of one kind, as in PyTorch, and can be set to another."""
     def put(module: Any, given: Any) -> None:
-        setattr(module._module_own_hooks(), kind, given if isinstance(given, OrderedDict) else Table(given))
+        setattr(module._module_own_hooks(), kind, given if isinstance(given, Table) else Table(given))
 
     return property(lambda module: shown(getattr(module._module_own_hooks(), kind)), put)
 
