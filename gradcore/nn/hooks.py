@@ -132,7 +132,7 @@ class Hooked:
         from gradcore.program.calls.compiling import compile_call
         self._compiled_call_impl = compile_call(self, *args, **kwargs)
         # Without tables, a call runs ``forward`` itself.
-        self._module_own_hooks()
+        self.__dict__.setdefault("_module_hooks", Hooks())
 
     def _module_own_hooks(self) -> Hooks:
         """The module's tables of hooks, made if there are none yet."""
