@@ -143,8 +143,10 @@ class Optimizer(Hooked):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # As in PyTorch, a copy, which has no attributes yet, gets no hooks; loading, which ends here too, leaves them.
-        hooks = {} if self.__dict__ else {"_optim_before": Table(), "_optim_after": Table(), "_optim_of_state": {}}
-        self.__dict__.update(state, _optim_unnamed=True, **hooks)
+        copied = not self.__dict__
+        self.__dict__.update(state, _optim_unnamed=True)
+        if copied:
+            self.__dict__.update(_optim_before=Table(), _optim_after=Table(), _optim_of_state={})
 
     def _optim_compute(self, closure: Callable[[], Any] | None) -> Any:
         """The loss of the closure, and the updates."""
