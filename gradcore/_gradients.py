@@ -188,10 +188,10 @@ class Gradients(Value):
     @property
     def data(self) -> Any:
         """The same memory without the graph, as :meth:`detach`; set it to give the tensor other memory."""
-        bare = local.state.bare
+        found, bare = self.detach(), local.state.bare
         if bare is not None and (self.edge is None or type(self.edge[0]) is not Leaf):
-            bare.append((ref(self.storage), self.storage.version))
-        return self.detach()
+            bare[id(found)] = ref(found)
+        return found
 
     @data.setter
     def data(self, value: Any) -> None:

@@ -117,7 +117,7 @@ class Function:
         edges = [a.edge if isinstance(a, Value) else None for a in given]
         ctx.needs_input_grad = tuple(e is not None for e in edges)
         state = local.state
-        outer, state.bare = state.bare, []
+        outer, state.bare = state.bare, {}
         try:
             with no_grad():
                 if whole:
@@ -125,11 +125,6 @@ class Function:
                     cls.setup_context(ctx, given, result)
                 else:
                     result = cls.forward(ctx, *args, **kwargs)
-            for weak, version in reversed(state.bare):
-                # As in PyTorch, writes through ``data`` do not count: who calls it here answers for backward. But what was
-                # never written may be made again from the inputs of its op, so the first write counts.
-                if (storage := weak()) is not None:
-                    storage.version = min(storage.version, max(version, 1))
         finally:
             state.bare = outer
         several = isinstance(result, (tuple, list))

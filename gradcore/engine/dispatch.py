@@ -24,7 +24,7 @@ from gradcore.engine.spending import take_over
 from gradcore.engine.state import State, Where, launch_within, local
 from gradcore.engine.tracer import tracer_of
 from gradcore.engine.value import PLAIN, alias, install_made, value_over
-from gradcore.engine.views import note_views, rebase
+from gradcore.engine.views import counted, note_views, rebase
 from gradcore.engine.writing import before_write
 from gradcore.errors import SpecError
 from gradcore.events import LAUNCH, VIEW, Raw, Site, Tag
@@ -282,7 +282,7 @@ def _compute(state: State, op: Op, call: Call, device: Device, args: tuple[Any, 
     except RuntimeError as error:
         if not launch_within(error, tags[0], call.kernel, *arrays):
             raise
-    for value in written:
+    for value in written if state.bare is None else counted(written):
         value.storage.version += 1
         value.storage.written_by = tags[0]
     return written[:1] if op.in_place else outputs, aux

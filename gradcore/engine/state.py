@@ -82,9 +82,9 @@ class State:
         self.remade: list[ref[Any]] | None = None
         #: Has the caller of a backward pass that is running asked for the gradients of some tensors only?
         self.partial = False
-        #: Weakly the storages, with their versions, whose tensors were asked for ``data`` by the ``forward`` of a function of
-        #: the user's that is running; None outside.
-        self.bare: list[tuple[ref[Any], int]] | None = None
+        #: Weakly and by id what tensors gave as their ``data`` to the ``forward`` of a function of the user's that is running;
+        #: None outside.
+        self.bare: dict[int, ref[Any]] | None = None
         #: The backward pass that is running, or None.
         self.sweep: Any = None
         #: What the next op reads for the last time, if it reads it: cotangents, and a node's residuals; and the node, or None

@@ -48,13 +48,27 @@ def seen_base(view: Any) -> Any:
     The last op of a composed function may be a view of what the others made: only the function knows of that.
     """
     # One reference is the view's, one the argument of getrefcount.
-    if view.base is None or sys.getrefcount(view.base) > 2 or not view.spec.contiguous:
+    if view.base is None or sys.getrefcount(view.base) > 2 or not view.spec.contiguous or _is_bare(view.base):
         return view.base
     if view.base.edge is None or type(view.base.edge[0]) is not Leaf:
         view.base = None
         if view.storage.views is not None:
             view.storage.views.pop(id(view), None)
     return view.base
+
+
+def _is_bare(tensor: Any) -> bool:
+    weak = (local.state.bare or {}).get(id(tensor))
+    return weak is not None and weak() is tensor
+
+
+def counted(written: list[Any]) -> list[Any]:
+    """Those of the tensors that an op has written to whose storages count it, while a function of the user's runs.
+
+    As in PyTorch, writes through ``data`` do not count: who calls it there answers for backward. But what was never written may
+    be made again from the inputs of its op, so the first write counts.
+    """
+    return [x for x in written if not x.storage.version or not _is_bare(x if x.base is None else x.base)]
 
 
 def seen_alone(tensor: Any) -> bool:

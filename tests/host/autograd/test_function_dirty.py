@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -226,6 +227,52 @@ def test_other_writes_within_a_function_count() -> None:
     assert w.grad.tolist() == [5, 2]
     y = (written * w).sum()
     written.data[0] = 6
+    with raises(ModifiedInPlace, "expected version"):
+        y.backward()
+
+
+def test_what_reads_after_a_write_through_data_sees_later_writes() -> None:
+    class Filled(gradcore.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, made: Any, squares: Any) -> Any:
+            made.data.view(-1).mul_(2)
+            made.data[0].add_(1)
+            with gradcore.enable_grad():
+                shown = made.detach().requires_grad_()
+                squares += shown, shown.square().sum()
+            return x * 1
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return g, None, None
+
+    for later in (False, True):
+        made, squares = gradcore.tensor([1.0, 2.0]).add_(0), []
+        before = made._version
+        Filled.apply(gradcore.ones(1, requires_grad=True), made, squares)
+        assert made._version == before
+        if later:
+            made.add_(100)
+        with raises(ModifiedInPlace, "expected version") if later else nullcontext():
+            squares[1].backward()
+        assert later or squares[0].grad.tolist() == [6, 8]
+
+
+def test_a_write_beside_one_through_data_counts() -> None:
+    class Both(gradcore.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, made: Any) -> Any:
+            made.data.mul_(2)
+            made.mul_(2)
+            return x * 1
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return g, None
+
+    w, made = gradcore.ones(2, requires_grad=True), gradcore.ones(2).add_(0)
+    y = (made * w).sum()
+    Both.apply(w, made)
     with raises(ModifiedInPlace, "expected version"):
         y.backward()
 
