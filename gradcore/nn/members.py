@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import ItemsView, Iterator, KeysView, MutableMapping, ValuesView
+from functools import cached_property
+from inspect import unwrap
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -16,8 +18,17 @@ def _calls_getattr(code: CodeType) -> bool:
     return "__getattr__" in code.co_names or any(_calls_getattr(x) for x in code.co_consts if isinstance(x, CodeType))
 
 
+def _functions_of(x: Any) -> Iterator[FunctionType]:
+    """The functions behind an attribute of a class: itself, those of a property, and what its decorators wrap."""
+    parts: tuple[Any, ...] = (x.fget, x.fset, x.fdel) if isinstance(x, property) else (
+        x.func if isinstance(x, cached_property) else x.__func__ if isinstance(x, (classmethod, staticmethod)) else x,)
+    for part in parts:
+        if isinstance(part, FunctionType):
+            yield from (f for f in (part, unwrap(part)) if isinstance(f, FunctionType))
+
+
 class Asked:
-    """The last base of a class of modules that defines or calls ``__getattr__``, so that ``super().__getattr__`` is there.
+    """A base of each class of modules that defines or calls ``__getattr__``, so that ``super().__getattr__`` is there.
 
     Others have no such method: with one, Python looks for every attribute that is there more slowly.
     """
@@ -25,11 +36,14 @@ class Asked:
     __slots__ = ()
 
     @staticmethod
-    def add(kind: type) -> None:
-        """Make it a base of a class, if that or a mixin defines ``__getattr__``, or one of the class's functions calls it."""
+    def add(kind: type, module: type) -> None:
+        """Make it a base of a class of modules, if that or a mixin defines ``__getattr__``, or one of the class's functions
+        calls it: before the bases that are no modules after those that are, which in PyTorch come after this method, too."""
         if not issubclass(kind, Asked) and (hasattr(kind, "__getattr__") or any(
-                _calls_getattr(f.__code__) for f in vars(kind).values() if isinstance(f, FunctionType))):
-            kind.__bases__ += (Asked,)
+                _calls_getattr(f.__code__) for x in vars(kind).values() for f in _functions_of(x))):
+            bases = kind.__bases__
+            at = max(k for k, base in enumerate(bases, 1) if issubclass(base, module))
+            kind.__bases__ = (*bases[:at], Asked, *bases[at:])
 
     def __getattr__(self, name: str) -> Any:
         for kind in KINDS:

@@ -54,7 +54,7 @@ class Module(Converted, Hooked, Named, Stateful):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        Asked.add(cls)
+        Asked.add(cls, Module)
         methods = (cls.forward, *(f for f in vars(cls).values() if isinstance(f, FunctionType)))
         cls._module_foreign = cls._module_foreign or not all(is_inside(getattr(f, "__code__", None)) for f in methods)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import pytest
 
@@ -62,6 +63,73 @@ def mixins(t: Any) -> Any:
     return layer.five, tuple(layer.weight.shape), hasattr(layer, "six")
 
 
+def decorated(t: Any) -> Any:
+    def passed(function: Any) -> Any:
+        @functools.wraps(function)
+        def called(*args: Any) -> Any:
+            return function(*args)
+
+        return called
+
+    class Read(t.nn.Module):
+        @property
+        def one(self) -> Any:
+            return super().__getattr__("inner")
+
+    class Cached(t.nn.Module):
+        @functools.cached_property
+        def one(self) -> Any:
+            return super().__getattr__("inner")
+
+    class Wrapped(t.nn.Module):
+        @passed
+        def get(self) -> Any:
+            return super().__getattr__("inner")
+
+        one = property(get)
+
+    class OfClass(t.nn.Module):
+        @classmethod
+        def get(cls, self: Any) -> Any:
+            return super(cls, self).__getattr__("inner")
+
+        one = property(lambda self: self.get(self))
+
+    found = []
+    for kind in (Read, Cached, Wrapped, OfClass):
+        layer = kind()
+        layer.inner = t.nn.ReLU()
+        found.append(layer.one is layer.inner)
+    return found
+
+
+def beside_others(t: Any) -> Any:
+    T = TypeVar("T")
+
+    class Five:
+        def __getattr__(self, name: str) -> Any:
+            return 5
+
+    class Hidden(t.nn.Module, Five):
+        pass
+
+    class Own(t.nn.Module):
+        def __getattr__(self, name: str) -> Any:
+            return super().__getattr__(name)
+
+    class Typed(t.nn.Module, Generic[T]):
+        def __getattr__(self, name: str) -> Any:
+            return super().__getattr__(name)
+
+    class OwnTyped(Own, Generic[T]):
+        pass
+
+    class Both(OwnTyped, Typed):  # type: ignore[type-arg]
+        pass
+
+    return hasattr(Hidden(), "five"), hasattr(Both(), "five"), Typed[int]().training
+
+
 def errors(t: Any) -> Any:
     class Early(t.nn.Module):
         def __init__(self) -> None:
@@ -77,7 +145,8 @@ def errors(t: Any) -> Any:
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("case", [wrappers, calls_by_name, mixins, errors], ids=lambda case: case.__name__)
+@pytest.mark.parametrize("case", [wrappers, calls_by_name, mixins, decorated, beside_others, errors],
+                         ids=lambda case: case.__name__)
 def test_getattr(case: Callable[[Any], Any], torch: Any) -> None:
     assert case(gradcore) == case(torch)
 
