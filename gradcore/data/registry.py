@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -84,19 +83,24 @@ def load_arrays(path: Path) -> Dataset:
     Samples are numbers [N, ...], those of uint8 scaled to [0, 1], classes integers [N]. Raises ValueError, which names the
     file, for others.
     """
+    with path.open("rb") as opened:
+        try:
+            if not zipfile.is_zipfile(opened):
+                raise ValueError("it is not what numpy.savez writes")
+            with np.load(opened) as file:
+                if lacking := [name for name in _ARRAYS if name not in file]:
+                    raise ValueError(f"it lacks {', '.join(lacking)}, and has {', '.join(file) or 'no arrays'}")
+                arrays = {name: np.asarray(file[name]) for name in _ARRAYS}
+        except Exception as error:
+            # Of damaged files, and of encrypted ones, zipfile and NumPy raise errors of many kinds.
+            raise ValueError(f"{path} is no data set: {error}") from None
     try:
-        if not zipfile.is_zipfile(path):
-            raise ValueError("it is not what numpy.savez writes")
-        with np.load(path) as file:
-            if lacking := [name for name in _ARRAYS if name not in file]:
-                raise ValueError(f"it lacks {', '.join(lacking)}, and has {', '.join(file) or 'no arrays'}")
-            arrays = {name: file[name] for name in _ARRAYS}
         for name, a in arrays.items():
             shape = "[N, ...]" if name.startswith("x") else "[N]"
             if a.dtype.kind not in "biuf" or (a.ndim < 2 if shape == "[N, ...]" else a.ndim != 1):
                 raise ValueError(f"{name} must be numbers of shape {shape}, but is {a.dtype.name} {list(a.shape)}")
         parts = [_part(arrays[x], arrays[y], x, y) for x, y in (_ARRAYS[:2], _ARRAYS[2:])]
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except ValueError as error:
         raise ValueError(f"{path} is no data set: {error}") from None
     (train_x, train_y), (test_x, test_y) = [(x if x.dtype == np.uint8 else x.astype(np.float32), y) for x, y in parts]
     return _dataset(path.stem, f"the file {path}", str(path), train_x, train_y, test_x, test_y)
@@ -123,9 +127,13 @@ def _part(x: Array, y: Array, images: object, labels: object) -> tuple[Array, Ar
         raise IdxError(f"{labels}: labels must be integers, but are {y.dtype.name}")
     if not x.size:
         raise IdxError(f"{images}: expected at least one image of at least one element, but the shape is {list(x.shape)}")
-    if y.min() < 0:
-        raise IdxError(f"{labels}: labels must be at least 0, but label {y.argmin()} is {y.min()}")
-    return x, y.astype(np.int64)
+    whole = y.astype(np.int64)
+    if whole.min() < 0:
+        # As int64, those that are too large are negative, too.
+        wrong = y[whole.argmin()]
+        raise IdxError(f"{labels}: labels must be {'at least 0' if wrong < 0 else 'below 2**63'}, but label {whole.argmin()} is "
+                       f"{wrong}")
+    return x, whole
 
 
 def _find(folder: Path, name: str) -> Path | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import struct
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,38 @@ def test_files_without_the_arrays(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-30])
     with raises(ValueError, f"{path} is no data set: it is not what numpy.savez writes"):
         data.load(path)
+
+
+@pytest.mark.parametrize("content", [
+    b"", b"no array", b"\x93NUMPY\x01\x00\x10\x00" + b"(" * 16,
+    *(b"\x93NUMPY\x01\x00\x76\x00%-117s\n" % f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({n}, 2)}}".encode()
+      for n in (10**13, 10**30, -1))])
+def test_damaged_files_of_arrays(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "mine.npz"
+    np.savez(path, **{name: a for name, a in arrays().items() if name != "x_train"})
+    with zipfile.ZipFile(path, "a") as file:
+        file.writestr("x_train.npy", content)
+    with raises(ValueError, f"{path} is no data set: "):
+        data.load(path)
+
+
+@pytest.mark.parametrize(("at", "value"), [(8, 1), (10, 99)], ids=["encrypted", "of another compression"])
+def test_files_of_arrays_that_cannot_be_read(tmp_path: Path, at: int, value: int) -> None:
+    path = tmp_path / "mine.npz"
+    np.savez(path, **arrays())
+    content = bytearray(path.read_bytes())
+    # In the entry of a file in the directory at the end, and in that before its content.
+    for mark, back in ((b"PK\x01\x02", 0), (b"PK\x03\x04", 2)):
+        content[content.find(mark) + at - back] = value
+    path.write_bytes(content)
+    with raises(ValueError, f"{path} is no data set: "):
+        data.load(path)
+
+
+def test_labels_that_are_too_large(tmp_path: Path) -> None:
+    np.savez(tmp_path / "mine.npz", **arrays(y_train=np.full(6, 2 ** 63 + 1, np.uint64)))
+    with raises(ValueError, "y_train: labels must be below 2**63, but label 0 is 9223372036854775809"):
+        data.load(tmp_path / "mine.npz")
 
 
 def test_a_file_that_is_no_text(tmp_path: Path) -> None:
