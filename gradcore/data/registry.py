@@ -130,9 +130,8 @@ def _part(x: Array, y: Array, images: object, labels: object) -> tuple[Array, Ar
     whole = y.astype(np.int64)
     if whole.min() < 0:
         # As int64, those that are too large are negative, too.
-        wrong = y[whole.argmin()]
-        raise IdxError(f"{labels}: labels must be {'at least 0' if wrong < 0 else 'below 2**63'}, but label {whole.argmin()} is "
-                       f"{wrong}")
+        at = whole.argmin()
+        raise IdxError(f"{labels}: labels must be {'at least 0' if y[at] < 0 else 'below 2**63'}, but label {at} is {y[at]}")
     return x, whole
 
 

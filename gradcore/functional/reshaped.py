@@ -59,26 +59,40 @@ def unsqueeze_(input: Tensor, dim: int) -> Tensor:
 
 def resize_(input: Tensor, *sizes: Any, size: Any = None, memory_format: Any = None) -> Tensor:
     """Another shape, of the tensor itself, which returns it: fewer elements are the first ones, over the same bytes; more take
-    bytes of their own, which its views do not share, and those that are new have any value.
+    bytes of their own, which its views do not share, and those that are new have any value. Of a view whose elements do not lie
+    side by side, the elements are those that do, from its first one on.
 
     Raises RuntimeError for a tensor that requires grad, and for a negative size.
     """
     shape = sh.size_of("resize_", sizes if size is None else (size,))
-    if shape == input.spec.shape:
-        return input
     if input.requires_grad:
         raise RuntimeError("cannot resize variables that require grad")
+    if shape == input.spec.shape:
+        return input
     if any(n < 0 for n in shape):
         raise RuntimeError(f"Trying to create tensor with negative dimension {min(shape)}: {list(shape)}")
-    numel, before = math.prod(shape), input.spec.numel
+    numel = math.prod(shape)
     with modes.no_grad():
-        flat = sh.reshape(input, -1)
+        flat = _side_by_side(input)
+        before = flat.spec.numel
         if numel > before:
             grown = creation.empty(shape=(numel,), dtype=input.spec.dtype, device=input.storage.device)
             movement.copy_(grown[:before], flat)
             flat = grown
-        input.data = sh.view(flat[:numel], shape)
+        shown = sh.view(flat[:numel], shape)
+    if shown.storage is not input.storage:
+        # A recorded write to it is none to what it was a view of.
+        input.base = None
+    input.data = shown
     return input
+
+
+def _side_by_side(x: Tensor) -> Tensor:
+    base = x.base
+    if x.spec.contiguous or base is None or not base.spec.contiguous or base.storage is not x.storage:
+        return sh.reshape(x, -1)
+    at = x.spec.offset - base.spec.offset
+    return movement.as_strided(base, shape=(base.spec.numel - at,), strides=(1,), offset=at)
 
 
 def resize_as_(input: Tensor, the_template: Tensor, memory_format: Any = None) -> Tensor:

@@ -181,7 +181,13 @@ def resized(t: Any) -> list[Any]:
     part = z[0]
     z.resize_(3).fill_(1)
     found += [part.tolist(), t.empty(0).resize_as_(z).fill_(2).tolist(), tuple(t.empty(1).resize_(size=(2, 2)).shape)]
-    for call in (lambda: t.ones(2, requires_grad=True).resize_(3), lambda: (t.ones(2, requires_grad=True) * 2).resize_(1)):
+    found += [t.arange(6.0).reshape(2, 3).t().resize_(*shape).tolist() for shape in ((6,), (2, 2))]
+    found += [t.arange(6.0)[1::2].resize_(n)[:5].tolist() for n in (2, 5, 9)]
+    whole = t.zeros(6)
+    whole[::2].resize_(3).fill_(1)
+    found.append(whole[:4].tolist())
+    for call in (lambda: t.ones(2, requires_grad=True).resize_(3), lambda: t.ones(2, requires_grad=True).resize_(2),
+                 lambda: (t.ones(2, requires_grad=True) * 2).resize_(1)):
         with raises(RuntimeError, "cannot resize variables that require grad"):
             call()
     return found
@@ -192,6 +198,16 @@ def test_resize(torch: Any) -> None:
     assert resized(gradcore) == resized(torch)
     with raises(RuntimeError, "Trying to create tensor with negative dimension -1: [2, -1]"):
         gradcore.ones(2).resize_(2, -1)
+
+
+def test_a_view_that_grows_is_none_any_more() -> None:
+    whole, w = gradcore.zeros(6), gradcore.tensor(2.0, requires_grad=True)
+    part = whole[2:4]
+    part.resize_(9).zero_()
+    part.add_(w)
+    assert not whole.requires_grad
+    part.sum().backward()
+    assert w.grad.item() == 9
 
 
 def test_a_resized_tensor_in_a_compiled_function() -> None:
