@@ -142,8 +142,8 @@ class Optimizer(Hooked):
     _optim_unnamed = False
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # As in PyTorch, a copy, which has no attributes yet, gets no hooks; loading, which ends here too, leaves them.
-        copied = not self.__dict__
+        # As in PyTorch, a copy, which has none of its attributes yet, gets no hooks; loading, which ends here too, leaves them.
+        copied = "_optim_before" not in self.__dict__
         self.__dict__.update(state, _optim_unnamed=True)
         if copied:
             self.__dict__.update(_optim_before=Table(), _optim_after=Table(), _optim_of_state={})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -311,6 +312,26 @@ def reloaded(library: Any) -> list[Any]:
 @pytest.mark.oracle
 def test_loading_goes_through_setstate_as_in_pytorch(torch: Any) -> None:
     assert reloaded(gradcore) == reloaded(torch)
+
+
+def copied(library: Any) -> list[Any]:
+    class Counted(library.optim.SGD):  # type: ignore[misc,name-defined]
+        def __setstate__(self, state: dict[str, Any]) -> None:
+            self.copies = 1
+            super().__setstate__(state)
+
+    told: list[Any] = []
+    p = library.ones(1, requires_grad=True)
+    optimizer = Counted([p], lr=0.5)
+    optimizer.register_step_post_hook(lambda *_: told.append("step"))
+    again = copy.deepcopy(optimizer)
+    again.step()
+    return [*told, again.copies, len(again.param_groups)]
+
+
+@pytest.mark.oracle
+def test_a_copy_whose_class_sets_attributes_first_has_no_hooks(torch: Any) -> None:
+    assert copied(gradcore) == copied(torch) == [1, 1]
 
 
 def test_hooks_stay_where_an_optimizer_loads() -> None:
