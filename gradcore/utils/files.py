@@ -92,7 +92,14 @@ def _leaf(value: Any) -> Any:
 def _of_modules(value: Any) -> Any:
     """The ``_metadata`` of a state dict, which has what each module says of itself by its path; None for any other value."""
     found = getattr(value, "_metadata", None) if isinstance(value, Mapping) else None
-    return found if isinstance(found, Mapping) else None
+    if not isinstance(found, Mapping):
+        return None
+    for path, said in found.items():
+        # load() takes no others.
+        if not (isinstance(path, str) and isinstance(said, Mapping)):
+            raise TypeError(f"save: _metadata of a state dict maps paths of modules to dicts, but {path!r} to "
+                            f"{type(said).__name__}")
+    return found
 
 
 def _identity(value: Any) -> Any:

@@ -247,3 +247,13 @@ def test_a_function_that_says_where_leaves_tensors_on_the_cpu(tmp_path: Path) ->
 def test_what_cannot_be_saved_says_what_to_save_instead(value: Any, text: str, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=text):
         gradcore.save({"args": value}, tmp_path / "x.safetensors")
+
+
+@pytest.mark.parametrize(("path", "said", "words"), [("epoch", 3, "'epoch' to int"), (0, {}, "0 to dict")])
+def test_what_would_not_load_as_metadata_is_not_saved(tmp_path: Path, path: Any, said: Any, words: str) -> None:
+    state: Any = nn.Linear(1, 1).state_dict()
+    state._metadata[path] = said
+    for given in (state, {"model": state, "epoch": 1}):
+        with raises(TypeError, f"save: _metadata of a state dict maps paths of modules to dicts, but {words}"):
+            gradcore.save(given, tmp_path / "a.safetensors")
+    assert not list(tmp_path.iterdir())
