@@ -53,7 +53,7 @@ def blame_tensor(name: str, error: AttributeError, passed: Iterable[Any], place:
     It came with the arguments that were ``passed``; ``place`` is the one that it was given as, if that is known.
     """
     if (_is_ours([*_path(error.__traceback__)][-1]) and error.name in _OF_TENSORS
-            and type(error.obj).__module__.partition(".")[0] in _IN_ITS_PLACE and _came_in(error.obj, passed)):
+            and _package_of(error.obj) in _IN_ITS_PLACE and _came_in(error.obj, passed)):
         kind, given = type_of(error.obj), shown(error.obj)
         # Of an array the shape says more than the first values.
         what = f"(): argument {place} must be Tensor, not {kind}" if place else (
@@ -79,9 +79,13 @@ _TEXTS.maxstring = _TEXTS.maxother = 10 ** 6
 
 def type_of(x: Any) -> str:
     """The name of an object's type: ``list``, ``torch.Tensor``, which is no Tensor here, ``numpy.ndarray``."""
-    kind = type(x)
-    package = kind.__module__.partition(".")[0]
-    return f"{package}.{kind.__name__}" if package in _IN_ITS_PLACE - {"builtins"} else kind.__name__
+    package, name = _package_of(x), type(x).__name__
+    return f"{package}.{name}" if package in _IN_ITS_PLACE - {"builtins"} else name
+
+
+def _package_of(x: Any) -> str:
+    # Classes of proxies have a property there.
+    return str(type(x).__module__).partition(".")[0]
 
 
 def shown(x: Any) -> str:

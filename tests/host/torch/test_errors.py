@@ -202,6 +202,11 @@ def loaded(*samples: Any) -> Any:
     return next(iter(DataLoader(list(samples), len(samples))))
 
 
+class Proxy:
+    #: As of wrapt's.
+    __module__ = property(lambda self: "numpy")  # type: ignore[assignment]
+
+
 MISTAKES: list[Case] = [
     ("one-hot labels of integers", lambda: F.cross_entropy(f(3, 4), f(3, 4, dtype=np.int64)), SpecError,
      ("Expected floating point type for target with class probabilities, got int64", "class indices are [N]")),
@@ -212,6 +217,7 @@ MISTAKES: list[Case] = [
     ("a list for a layer", lambda: nn.Sequential(nn.Flatten(), nn.Linear(2, 3))([[1.0, 2.0]]), TypeError, ("tensors", "list")),
     ("an array for a layer", lambda: nn.LayerNorm(3)(np.ones((2, 3))), TypeError, ("must be Tensor, not numpy.ndarray",)),
     ("an array for layers", lambda: nn.Flatten()(np.ones((2, 3))), TypeError, ("but got numpy.ndarray [2, 3]:",)),
+    ("a proxy without a package", lambda: gradcore.isclose(f(1), Proxy()), TypeError, ("must be Tensor, not Proxy",)),
     ("an array for an activation", lambda: F.softmax(np.ones(3), 0), TypeError, ("softmax(): argument 'input'", "ndarray")),
     ("no super().__init__()", lambda: Careless()(f(2)), AttributeError, ("cannot call Careless", "super().__init__()")),
     ("a model for its parameters", lambda: optim.SGD(nn.Linear(1, 1)), TypeError, ("got Linear: pass its parameters()",)),
