@@ -57,7 +57,7 @@ def unsqueeze_(input: Tensor, dim: int) -> Tensor:
     return _shown("unsqueeze_", input, sh.unsqueeze, dim)
 
 
-def resize_(input: Tensor, *sizes: Any, size: Any = None, memory_format: Any = None) -> Tensor:
+def resize_(input: Tensor, *sizes: Any, size: Any = None) -> Tensor:
     """Another shape, of the tensor itself, which returns it: fewer elements are the first ones, over the same bytes; more take
     bytes of their own, which its views do not share, and those that are new have any value. Of a view whose elements do not lie
     side by side, the elements are those that do, from its first one on.
@@ -95,7 +95,7 @@ def _side_by_side(x: Tensor) -> Tensor:
     return movement.as_strided(base, shape=(base.spec.numel - at,), strides=(1,), offset=at)
 
 
-def resize_as_(input: Tensor, the_template: Tensor, memory_format: Any = None) -> Tensor:
+def resize_as_(input: Tensor, the_template: Tensor) -> Tensor:
     """:func:`resize_` to the shape of another tensor."""
     return resize_(input, the_template.spec.shape)
 
