@@ -48,9 +48,8 @@ NEAREST: dict[str, str] = {
     "gradcore.distributions.Normal": "VonMises",
     "gradcore.distributions.MultivariateNormal": "LowRankMultivariateNormal",
     "gradcore.distributions.Pareto": "GeneralizedPareto",
-    "gradcore.distributions.Transform, whose subclasses define _call, _inverse and log_abs_det_jacobian": """CatTransform
-        CorrCholeskyTransform CumulativeDistributionTransform""",
-    "gradcore.distributions.constraints.Constraint, whose subclasses define check": "distributions.constraints.cat",
+    "gradcore.distributions.Transform, whose subclasses define _call, _inverse and log_abs_det_jacobian":
+        "CumulativeDistributionTransform",
     "gradcore.distributions.Gamma": "Wishart ExponentialFamily exp_family",
     "gradcore.distributions.Beta": "Kumaraswamy LKJCholesky",
     "gradcore.distributions.RelaxedBernoulli": "ContinuousBernoulli",

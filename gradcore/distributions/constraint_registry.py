@@ -72,18 +72,24 @@ def _register(to: ConstraintRegistry, others: dict[Any, type[Transform]]) -> Non
     def stack(constraint: Any) -> Transform:
         return transforms.StackTransform([to(each) for each in constraint.cseq], constraint.dim)
 
+    def cat(constraint: Any) -> Transform:
+        return transforms.CatTransform([to(each) for each in constraint.cseq], constraint.dim, constraint.lengths)
+
     factories: dict[Any, Factory] = {
         constraints.real: lambda constraint: transforms.identity_transform,
         constraints.greater_than: _above, constraints.greater_than_eq: _above, constraints.less_than: _below,
         constraints.interval: _between, constraints.half_open_interval: _between,
-        constraints.independent: independent, constraints.stack: stack}
+        constraints.independent: independent, constraints.stack: stack, constraints.cat: cat}
     for constraint, factory in factories.items():
         to.register(constraint, factory)
     for constraint, kind in others.items():
         to.register(constraint, _of_any(kind))
 
 
-_register(biject_to, {constraints.simplex: transforms.StickBreakingTransform})
+_register(biject_to, {constraints.simplex: transforms.StickBreakingTransform,
+                      constraints.corr_cholesky: transforms.CorrCholeskyTransform})
 _register(transform_to, {constraints.simplex: transforms.SoftmaxTransform,
                          constraints.lower_cholesky: transforms.LowerCholeskyTransform,
-                         constraints.positive_definite: transforms.PositiveDefiniteTransform})
+                         constraints.corr_cholesky: transforms.CorrCholeskyTransform,
+                         constraints.positive_definite: transforms.PositiveDefiniteTransform,
+                         constraints.positive_semidefinite: transforms.PositiveDefiniteTransform})

@@ -308,41 +308,4 @@ def _changed(shape: Any, event: Size, into: Size) -> Size:
     return Size((*shape[:cut], *into))
 
 
-class StackTransform(Transform):
-    """A transform for each part along ``dim``: y = stack([f_i(x_i)])."""
-
-    def __init__(self, tseq: Sequence[Transform], dim: int = 0, cache_size: int = 0) -> None:
-        if not all(isinstance(t, Transform) for t in tseq):
-            raise AssertionError("All elements of tseq must be Transform instances")
-        super().__init__(cache_size)
-        self.transforms, self.dim = [t.with_cache(cache_size) if cache_size else t for t in tseq], dim
-
-    def _transform_with_cache(self, cache_size: int) -> Any:
-        return StackTransform(self.transforms, self.dim, cache_size)
-
-    bijective = property(lambda self: all(t.bijective for t in self.transforms))
-    domain = constraints.dependent_property(
-        lambda self: constraints.stack([t.domain for t in self.transforms], self.dim))
-    codomain = constraints.dependent_property(
-        lambda self: constraints.stack([t.codomain for t in self.transforms], self.dim))
-
-    def _transform_parts(self, x: Any) -> list[Any]:
-        if not -x.dim() <= self.dim < x.dim():
-            raise AssertionError(f"dim {self.dim} out of range for tensor with {x.dim()} dimensions")
-        if x.shape[self.dim] != len(self.transforms):
-            raise AssertionError(f"x.size({self.dim}) = {x.shape[self.dim]} must equal len(transforms) {len(self.transforms)}")
-        return [x.select(self.dim, i) for i in range(len(self.transforms))]
-
-    def _call(self, x: Any) -> Any:
-        return functional.stack([t(part) for t, part in zip(self.transforms, self._transform_parts(x), strict=True)], self.dim)
-
-    def _inverse(self, y: Any) -> Any:
-        parts = zip(self.transforms, self._transform_parts(y), strict=True)
-        return functional.stack([t.inv(part) for t, part in parts], self.dim)
-
-    def log_abs_det_jacobian(self, x: Any, y: Any) -> Any:
-        parts = zip(self.transforms, self._transform_parts(x), self._transform_parts(y), strict=True)
-        return functional.stack([t.log_abs_det_jacobian(before, after) for t, before, after in parts], self.dim)
-
-
 identity_transform = ComposeTransform([])

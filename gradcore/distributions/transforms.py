@@ -9,11 +9,11 @@ from typing import Any
 from gradcore import functional
 from gradcore.distributions import constraints
 from gradcore.distributions.distribution import above_zero, broadcast, same_as
+from gradcore.distributions.joined import CatTransform, StackTransform
 from gradcore.distributions.transform import (
     ComposeTransform,
     IndependentTransform,
     ReshapeTransform,
-    StackTransform,
     Transform,
     identity_transform,
     need_dims,
@@ -152,6 +152,54 @@ class StickBreakingTransform(_Pointwise):
         return Size((*shape[:-1], shape[-1] - 1))
 
 
+class CorrCholeskyTransform(_Pointwise):
+    """A vector of D (D - 1) / 2 numbers to the factor L of a matrix of correlations L L^T [D, D]: by rows, each number's tanh
+    takes its share of the row's length, which is 1, of what is left.
+
+    See https://mc-stan.org/docs/reference-manual/transforms.html, Cholesky factors of correlation matrices.
+    """
+
+    domain, codomain, bijective = constraints.real_vector, constraints.corr_cholesky, True
+
+    def _call(self, x: Any) -> Any:
+        room = float(finfo(x.dtype).eps)
+        share = x.tanh().clamp(-1 + room, 1 - room)
+        size = self.forward_shape(x.shape)[-1]
+        row, column = functional.tril_indices(size, size, -1, device=x.device)
+        places = functional.zeros(size, size, dtype=row.dtype, device=x.device)
+        places[row, column] = functional.arange(x.shape[-1], device=x.device)
+        below = share[..., places].tril(-1) if x.shape[-1] else functional.zeros(self.forward_shape(x.shape), dtype=x.dtype,
+                                                                                device=x.device)
+        left = (1 - below * below).sqrt().cumprod(-1)
+        return (below + functional.eye(size, dtype=x.dtype, device=x.device)) * pad(left[..., :-1], (1, 0), value=1)
+
+    def _transform_below(self, y: Any, offset: int) -> Any:
+        """The elements from the diagonal ``offset`` on downwards, by rows."""
+        row, column = functional.tril_indices(y.shape[-2], y.shape[-1], offset, device=y.device)
+        return y[..., row, column]
+
+    def _inverse(self, y: Any) -> Any:
+        left = pad(1 - (y * y).cumsum(-1)[..., :-1], (1, 0), value=1)
+        return (self._transform_below(y, -1) / self._transform_below(left, -1).sqrt()).atanh()
+
+    def log_abs_det_jacobian(self, x: Any, y: Any) -> Any:
+        left = self._transform_below(1 - (y * y).cumsum(-1), -2)
+        return 0.5 * left.log().sum(-1) - 2 * (x + softplus(-2 * x) - math.log(2)).sum(-1)
+
+    def forward_shape(self, shape: Any) -> Any:
+        need_dims(shape, 1)
+        size = round((0.25 + 2 * shape[-1]) ** 0.5 + 0.5)
+        if size * (size - 1) // 2 != shape[-1]:
+            raise ValueError("Input is not a flattened lower-diagonal number")
+        return Size((*shape[:-1], size, size))
+
+    def inverse_shape(self, shape: Any) -> Any:
+        need_dims(shape, 2)
+        if shape[-2] != shape[-1]:
+            raise ValueError("Input is not square")
+        return Size((*shape[:-2], shape[-1] * (shape[-1] - 1) // 2))
+
+
 class LowerCholeskyTransform(_Pointwise):
     """Square matrices to lower triangles: the diagonal becomes its exp, and what is above it is not read. No bijection."""
 
@@ -266,6 +314,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 __all__ = [
-    "AbsTransform", "AffineTransform", "ComposeTransform", "ExpTransform", "IndependentTransform", "LowerCholeskyTransform",
-    "PositiveDefiniteTransform", "PowerTransform", "ReshapeTransform", "SigmoidTransform", "SoftmaxTransform",
-    "SoftplusTransform", "StackTransform", "StickBreakingTransform", "TanhTransform", "Transform", "identity_transform"]
+    "AbsTransform", "AffineTransform", "CatTransform", "ComposeTransform", "CorrCholeskyTransform", "ExpTransform",
+    "IndependentTransform", "LowerCholeskyTransform", "PositiveDefiniteTransform", "PowerTransform", "ReshapeTransform",
+    "SigmoidTransform", "SoftmaxTransform", "SoftplusTransform", "StackTransform", "StickBreakingTransform",
+    "TanhTransform", "Transform", "identity_transform"]

@@ -20,6 +20,11 @@ CONSTRAINTS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "half_open_interval": (lambda t, c: c.half_open_interval(0, 2), (3,)), "simplex": (lambda t, c: c.simplex, (2, 3)),
     "independent": (lambda t, c: c.independent(c.positive, 1), (2, 3)),
     "stack": (lambda t, c: c.stack([c.positive, c.real, c.unit_interval], -1), (2, 3)),
+    "cat": (lambda t, c: c.cat([c.positive, c.unit_interval, c.real], -1, [2, 1, 1]), (2, 4)),
+    "cat of vectors": (lambda t, c: c.cat([c.independent(k, 1) for k in (c.positive, c.interval(0, 2))], 0, [1, 2]), (3, 4)),
+    "cat of one each": (lambda t, c: c.cat([c.positive, c.unit_interval], 1), (3, 2)),
+    "corr_cholesky": (lambda t, c: c.corr_cholesky, (2, 6)), "corr_cholesky of two": (lambda t, c: c.corr_cholesky, (1,)),
+    "positive_semidefinite": (lambda t, c: c.positive_semidefinite, (2, 3, 3)),
     "lower_cholesky": (lambda t, c: c.lower_cholesky, (2, 3, 3)),
     "positive_definite": (lambda t, c: c.positive_definite, (2, 3, 3))}
 
@@ -32,7 +37,8 @@ def test_the_transforms_are_pytorchs(name: str, registry: str, torch: Any) -> No
     values, found = np.random.default_rng(0).normal(size=shape), []
     for t in (gradcore, torch):
         constraint, into = make(t, t.distributions.constraints), getattr(t.distributions, registry)
-        if registry == "biject_to" and name in ("lower_cholesky", "positive_definite"):
+        if registry == "biject_to" and name in (
+                "lower_cholesky", "positive_definite", "positive_semidefinite"):
             with raises(NotImplementedError, f"Cannot transform {type(constraint).__name__} constraints"):
                 into(constraint)
             continue

@@ -37,7 +37,11 @@ KINDS: dict[str, tuple[Any, Any]] = {
     "nothing": (lambda t, d: d.ComposeTransform([]), ROOM),
     "independent": (lambda t, d: d.IndependentTransform(d.ExpTransform(), 1), ROOM),
     "reshape": (lambda t, d: d.ReshapeTransform((2, 3), (3, 2, 1)), [ROOM, ROOM]),
-    "stack": (lambda t, d: d.StackTransform([d.ExpTransform(), d.TanhTransform()], dim=-2), ROOM)}
+    "stack": (lambda t, d: d.StackTransform([d.ExpTransform(), d.TanhTransform()], dim=-2), ROOM),
+    "cat": (lambda t, d: d.CatTransform([d.ExpTransform(), d.TanhTransform()], dim=-1, lengths=[2, 1]), ROOM),
+    "cat of events": (lambda t, d: d.CatTransform([d.IndependentTransform(k, 1) for k in (d.ExpTransform(), d.TanhTransform())],
+                                                  -1, [1, 2]), ROOM),
+    "correlations": (lambda t, d: d.CorrCholeskyTransform(), WIDE)}
 
 
 def made(library: Any, name: str) -> Any:
@@ -80,7 +84,7 @@ def test_they_are_pytorchs(name: str, torch: Any) -> None:
     for a, b in zip(found[0][0], found[1][0], strict=True):
         close(a, b)
     assert found[0][1] == found[1][1]
-    if "tensors" not in name and name != "stack":
+    if "tensors" not in name and name.partition(" ")[0] not in ("stack", "cat"):
         assert found[0][2] == found[1][2]
 
 
@@ -99,7 +103,8 @@ def test_those_that_are_no_bijections_are_pytorchs(kind: str, torch: Any) -> Non
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("name", [n for n in KINDS if n not in ("reshape", "inverse", "logit", "power", "stack")])
+@pytest.mark.parametrize("name", [n for n in KINDS if n not in (
+    "reshape", "inverse", "logit", "power", "stack", "cat", "cat of events", "correlations")])
 def test_a_transformed_distribution_is_pytorchs(name: str, torch: Any) -> None:
     found = []
     for library in (gradcore, torch):
@@ -208,6 +213,10 @@ def test_what_cannot_be_says_so() -> None:
             (lambda: d.IndependentTransform(d.ExpTransform(), 2)(two), ValueError, "Too few dimensions on input"),
             (lambda: d.IndependentTransform(d.ExpTransform(), 2).inv(two), ValueError, "Too few dimensions on input"),
             (lambda: d.StackTransform([d.ExpTransform()], 1)(two), AssertionError, "dim 1 out of range for tensor with 1"),
+            (lambda: d.CatTransform([d.ExpTransform()], 0, [3])(two), AssertionError, "must equal length 3"),
+            (lambda: d.CatTransform([d.ExpTransform()], 1, [2])(two), AssertionError, "dim 1 out of range for tensor with 1"),
+            (lambda: d.CatTransform([d.ExpTransform()], 0, [1, 1]), AssertionError, "lengths (2) must match transforms (1)"),
+            (lambda: d.CorrCholeskyTransform()(two), ValueError, "Input is not a flattened lower-diagonal number"),
             (lambda: d.StackTransform([two]), AssertionError, "All elements of tseq must be Transform instances"),
             (lambda: type("Own", (d.Transform,), {"__init__": lambda self: None, "_cache_size": 0})().with_cache(),
              NotImplementedError, ".with_cache is not implemented"),
