@@ -68,7 +68,7 @@ class CatTransform(Transform):
         return CatTransform(self.transforms, self.dim, self.lengths, cache_size)
 
     event_dim = property(lambda self: max(t.event_dim for t in self.transforms))
-    length = property(lambda self: sum(self.lengths))
+    length = property(lambda self: sum(self.lengths), doc="The size of the dimension that is cut into pieces.")
     bijective = property(lambda self: all(t.bijective for t in self.transforms))
     domain = constraints.dependent_property(
         lambda self: constraints.cat([t.domain for t in self.transforms], self.dim, self.lengths))
