@@ -146,6 +146,9 @@ class Module(Converted, Hooked, Named, Stateful):
                 self._non_persistent_buffers_set.discard(name)
                 if self._module_places:
                     paths.structure_changed()
+                # Not by object.__delattr__: a property of the class by that name, which hides the member, may have no deleter.
+                self.__dict__.pop(name, None)
+                return
         object.__delattr__(self, name)
 
     def _module_register(self, kind: str, name: str, value: Any, expected: type) -> None:

@@ -177,3 +177,23 @@ def test_a_compiled_wrapper() -> None:
     compiled = gradcore.compile(wrapped)
     for _ in range(3):
         assert compiled(x).tolist() == wrapped(x).tolist()
+
+
+def test_a_member_that_a_property_hides_can_be_deleted() -> None:
+    """As a manifold of geoopt's does with the curvature that it computes of another parameter."""
+    class Ball(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("c", gradcore.ones(1))
+            self._parameters["k"] = nn.Parameter(gradcore.ones(1) * 3)
+
+        @property
+        def k(self) -> Any:
+            return -self.c
+
+    ball = Ball()
+    assert ball.k.item() == -1 and [*ball.state_dict()] == ["k", "c"]
+    assert ball._parameters.pop("k").item() == 3 and ball.k.item() == -1 and [*ball.state_dict()] == ["c"]
+    del ball.c
+    with pytest.raises(AttributeError):
+        del ball.c
