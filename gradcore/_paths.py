@@ -34,7 +34,7 @@ BESIDE: dict[str, tuple[str, ...]] = {
     "nn.modules.module": ("nn.hooks", "register_module_forward_pre_hook register_module_forward_hook "
                           "register_module_full_backward_pre_hook register_module_full_backward_hook",
                           "nn._state_dict", "_EXTRA_STATE_KEY_SUFFIX _IncompatibleKeys"),
-    "nn.modules.rnn": ("nn.recurrent", "RNNBase RNNCellBase"),
+    "nn.modules.rnn": ("nn.recurrent", "RNNBase apply_permutation", "nn.recurrent_cells", "RNNCellBase"),
     "nn.modules.pooling": ("nn.pooling", "_MaxPoolNd _AvgPoolNd _LPPoolNd _AdaptiveAvgPoolNd _AdaptiveMaxPoolNd"),
     "utils.data.dataloader": ("utils.data", "default_collate get_worker_info"),
     "nn.modules.utils": ("nn.tuples", "_ntuple _single _pair _triple _quadruple _reverse_repeat_tuple")}

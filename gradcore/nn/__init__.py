@@ -15,6 +15,7 @@ from gradcore.nn import (
     parallel,
     pooling,
     recurrent,
+    recurrent_cells,
     sampling,
     transformer,
     unpooling,
@@ -40,6 +41,7 @@ from gradcore.nn.parameter import Buffer, Parameter, UninitializedParameter
 from gradcore.nn.parameters import ParameterDict, ParameterList
 from gradcore.nn.pooling import *  # noqa: F403
 from gradcore.nn.recurrent import *  # noqa: F403
+from gradcore.nn.recurrent_cells import *  # noqa: F403
 from gradcore.nn.sampling import *  # noqa: F403
 from gradcore.nn.transformer import *  # noqa: F403
 from gradcore.nn.unpooling import *  # noqa: F403
@@ -49,4 +51,4 @@ __all__ = ["AdaptiveLogSoftmaxWithLoss", "Buffer", "CrossMapLRN2d", "DataParalle
            "SyncBatchNorm", "UninitializedParameter", "functional", "init", "parallel", "utils"]
 __all__ += activation.__all__ + convolution.__all__ + dropout.__all__ + lazy.__all__ + linear.__all__ + linear_loss.__all__
 __all__ += loss.__all__ + norm.__all__ + padding.__all__ + pooling.__all__ + recurrent.__all__ + sampling.__all__
-__all__ += transformer.__all__ + unpooling.__all__
+__all__ += recurrent_cells.__all__ + transformer.__all__ + unpooling.__all__

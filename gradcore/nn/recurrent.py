@@ -1,8 +1,9 @@
-"""Recurrent networks (RNN, LSTM, GRU) of one or more layers and directions, and their single-step cells."""
+"""Recurrent networks (RNN, LSTM, GRU) of one or more layers and directions."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from gradcore.arguments import warn
@@ -14,14 +15,13 @@ from gradcore.nn import init
 from gradcore.nn.module import Module, unusual
 from gradcore.nn.parameter import Parameter
 from gradcore.nn.utils.rnn import PackedSequence
-from gradcore.ops.linalg import linear
 
-__all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNBase", "RNNCell", "RNNCellBase"]
+__all__ = ["GRU", "LSTM", "RNN", "RNNBase"]
 
 Tensor = Any
 
 
-def _need_states(module: Any, hx: State, tensors: int, shape: tuple[int, ...], width: int = 0) -> None:
+def need_states(module: Any, hx: State, tensors: int, shape: tuple[int, ...], width: int = 0) -> None:
     """Raise an error for initial states that are not ``tensors`` tensors of ``shape``; the first may have another ``width``."""
     if not isinstance(hx, (tuple, list)) or len(hx) != tensors:
         given = f"a {type(hx).__name__}" + (f" of {len(hx)}" if isinstance(hx, (tuple, list)) else "")
@@ -31,7 +31,12 @@ def _need_states(module: Any, hx: State, tensors: int, shape: tuple[int, ...], w
             raise SpecError(f"{type(module).__name__}: Expected hidden size {expected}, got {list(h.spec.shape)} for {name}")
 
 
-class _Recurrent(Module):
+def apply_permutation(tensor: Tensor, permutation: Tensor, dim: int = 1) -> Tensor:
+    """A state with its sequences in another order."""
+    return index_select(tensor, dim, permutation)
+
+
+class Recurrent(Module):
     hidden_size: int
 
     def reset_parameters(self) -> None:
@@ -41,23 +46,26 @@ class _Recurrent(Module):
             init.uniform_(p, -bound, bound)
 
 
-class RNNBase(_Recurrent):
+class RNNBase(Recurrent):
     """Stacked recurrent layers, with PyTorch's parameter names: ``weight_ih_l0``, ..., ``weight_ih_l0_reverse``, ...
 
     The input is [L, N, in], or [N, L, in] with ``batch_first``, or [L, in], or packed sequences, which give packed outputs.
     States are [layers * directions, N, H], zeros by default.
     """
 
-    #: The key in the table of steps.
-    mode = ""
+    #: What is computed with in the place of attributes of these names, since the program has set ``_flat_weights``.
+    _module_given: Mapping[str, Any] = {}
 
-    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True, batch_first: bool = False,
-                 dropout: float = 0.0, bidirectional: bool = False, device: Any = None, dtype: Any = None, *,
-                 proj_size: int = 0) -> None:
+    def __init__(self, mode: str, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
+                 batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, proj_size: int = 0,
+                 device: Any = None, dtype: Any = None) -> None:
         super().__init__()
+        if mode not in STEPS:
+            raise ValueError(f"Unrecognized RNN mode: {mode}, expected one of {', '.join(STEPS)}")
+        self.mode = mode
         if not isinstance(bias, bool):
             raise TypeError(f"bias should be of type bool, got: {type(bias).__name__}")
-        if proj_size and self.mode != "LSTM":
+        if proj_size and mode != "LSTM":
             raise ValueError("proj_size argument is only supported for LSTM, not RNN or GRU")
         if proj_size < 0:
             raise ValueError(f"proj_size should be a positive integer or zero to disable projections, but got {proj_size}")
@@ -80,7 +88,7 @@ class RNNBase(_Recurrent):
         self.batch_first = batch_first
         self.dropout = float(dropout)
         self.bidirectional = bidirectional
-        self._module_gates, self._module_tensors, _ = STEPS[self.mode]
+        self._module_gates, self._module_tensors, _ = STEPS[mode]
         self._all_weights: list[list[str]] = []
         width, out = self._module_gates * hidden_size, proj_size or hidden_size
         biases = {"bias_ih": (width,), "bias_hh": (width,)} if bias else {}
@@ -107,6 +115,66 @@ class RNNBase(_Recurrent):
         columns = [[squeeze(part, 0) for part in split(h, 1, 0)] for h in hx]
         return list(zip(*columns, strict=True))
 
+    def _module_weights(self, names: list[str]) -> list[Any]:
+        # By attribute: weight normalization and parametrizations compute some in the place of parameters.
+        given = self._module_given
+        return [given[name] if name in given else getattr(self, name) for name in names]
+
+    # What follows has PyTorch's names, by which subclasses with a ``forward`` of their own call it.
+
+    @property
+    def _flat_weights_names(self) -> list[str]:
+        return [name for names in self._all_weights for name in names]
+
+    @property
+    def _flat_weights(self) -> list[Any]:
+        """The weights and biases of all layers and directions in a row. A list that is set is what the layer computes with."""
+        return self._module_weights(self._flat_weights_names)
+
+    @_flat_weights.setter
+    def _flat_weights(self, weights: list[Any]) -> None:
+        named = zip(self._flat_weights_names, weights, strict=True)
+        self._module_given = {name: w for name, w in named if w is not getattr(self, name, None)}
+
+    def get_expected_hidden_size(self, input: Tensor, batch_sizes: Tensor | None) -> tuple[int, int, int]:
+        """The shape of h, of a batch [L, N, in] (or batch first), or of packed sequences with their ``batch_sizes``."""
+        batch = input.shape[0 if self.batch_first else 1] if batch_sizes is None else int(batch_sizes[0])
+        return len(self._all_weights), batch, self.proj_size or self.hidden_size
+
+    def get_expected_cell_size(self, input: Tensor, batch_sizes: Tensor | None) -> tuple[int, int, int]:
+        """The shape of an LSTM's c."""
+        return (*self.get_expected_hidden_size(input, batch_sizes)[:2], self.hidden_size)
+
+    def check_input(self, input: Tensor, batch_sizes: Tensor | None) -> None:
+        """Raise :class:`SpecError` for another number of dimensions, or another width."""
+        if input.dim() != (expected := 3 if batch_sizes is None else 2):
+            raise SpecError(f"input must have {expected} dimensions, got {input.dim()}")
+        self._module_need_width(input)
+
+    def check_hidden_size(self, hx: Tensor, expected_hidden_size: tuple[int, int, int],
+                          msg: str = "Expected hidden size {}, got {}") -> None:
+        """Raise :class:`SpecError` for a state of another shape."""
+        if hx.shape != expected_hidden_size:
+            raise SpecError(msg.format(expected_hidden_size, list(hx.shape)))
+
+    def check_forward_args(self, input: Tensor, hidden: Any, batch_sizes: Tensor | None) -> None:
+        """Raise :class:`SpecError` for an input or states of other shapes."""
+        self.check_input(input, batch_sizes)
+        expected = self.get_expected_hidden_size(input, batch_sizes)
+        if self._module_tensors == 1:
+            self.check_hidden_size(hidden, expected)
+        else:
+            self.check_hidden_size(hidden[0], expected, "Expected hidden[0] size {}, got {}")
+            self.check_hidden_size(hidden[1], self.get_expected_cell_size(input, batch_sizes),
+                                   "Expected hidden[1] size {}, got {}")
+
+    def permute_hidden(self, hx: Any, permutation: Tensor | None) -> Any:
+        """The states with their sequences in another order."""
+        if permutation is None:
+            return hx
+        return apply_permutation(hx, permutation) if self._module_tensors == 1 else tuple(
+            apply_permutation(h, permutation) for h in hx)
+
     def _module_need_width(self, x: Tensor) -> None:
         if x.spec.shape[-1] != self.input_size:
             raise SpecError(f"input.size(-1) must be equal to input_size. Expected {self.input_size}, got {x.spec.shape[-1]}")
@@ -123,7 +191,7 @@ class RNNBase(_Recurrent):
             raise SpecError("Expected sequence length to be larger than 0 in RNN")
         if hx is not None:
             batch = () if lone else (x.spec.shape[1],)
-            _need_states(self, hx, self._module_tensors, (len(self._all_weights), *batch, self.hidden_size), self.proj_size)
+            need_states(self, hx, self._module_tensors, (len(self._all_weights), *batch, self.hidden_size), self.proj_size)
         x, last = self._module_through(x, None, hx if hx is None or not lone else tuple(unsqueeze(h, 1) for h in hx))
         if lone:
             return squeeze(x, 1), tuple(squeeze(h, 1) for h in last)
@@ -132,13 +200,13 @@ class RNNBase(_Recurrent):
     def _module_run_packed(self, input: PackedSequence, hx: State | None) -> tuple[PackedSequence, State]:
         self._module_need_width(input.data)
         if hx is not None:
-            _need_states(self, hx, self._module_tensors, (len(self._all_weights), input.runs()[0][1], self.hidden_size),
+            need_states(self, hx, self._module_tensors, (len(self._all_weights), input.runs()[0][1], self.hidden_size),
                          self.proj_size)
         if hx is not None and input.sorted_indices is not None:
-            hx = tuple(index_select(h, 1, input.sorted_indices) for h in hx)
+            hx = tuple(apply_permutation(h, input.sorted_indices) for h in hx)
         out, last = self._module_through(input.data, input.runs(), hx)
         if input.unsorted_indices is not None:
-            last = tuple(index_select(h, 1, input.unsorted_indices) for h in last)
+            last = tuple(apply_permutation(h, input.unsorted_indices) for h in last)
         return input._replace(data=out), last
 
     def _module_through(self, x: Tensor, runs: list[tuple[int, int]] | None, hx: State | None) -> tuple[Tensor, State]:
@@ -152,8 +220,7 @@ class RNNBase(_Recurrent):
             outputs = []
             for direction in range(directions):
                 k = layer * directions + direction
-                # By attribute: weight normalization and parametrizations compute some in the place of parameters.
-                weights = [getattr(self, name) for name in self._all_weights[k]]
+                weights = self._module_weights(self._all_weights[k])
                 if not self.bias:
                     weights[2:2] = None, None
                 if runs is None:
@@ -189,16 +256,20 @@ class RNN(RNNBase):
 
     def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: str = "tanh", bias: bool = True,
                  batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, device: Any = None,
-                 dtype: Any = None) -> None:
-        self.nonlinearity = _nonlinearity(nonlinearity)
-        self.mode = f"RNN_{nonlinearity.upper()}"
-        super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
+                 dtype: Any = None, *, proj_size: int = 0) -> None:
+        self.nonlinearity = nonlinearity_of(nonlinearity)
+        super().__init__(f"RNN_{nonlinearity.upper()}", input_size, hidden_size, num_layers, bias, batch_first, dropout,
+                         bidirectional, proj_size, device, dtype)
 
 
 class GRU(RNNBase):
     """Gates r, z; n = tanh(x_n + r * h_n), h' = n + z * (h - n); shapes as in :class:`RNN`. Cho et al., arXiv:1406.1078."""
 
-    mode = "GRU"
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True, batch_first: bool = False,
+                 dropout: float = 0.0, bidirectional: bool = False, device: Any = None, dtype: Any = None, *,
+                 proj_size: int = 0) -> None:
+        super().__init__("GRU", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size,
+                         device, dtype)
 
 
 class LSTM(RNNBase):
@@ -208,94 +279,18 @@ class LSTM(RNNBase):
     the width P. Sak et al., arXiv:1402.1128.
     """
 
-    mode = "LSTM"
-
     def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True, batch_first: bool = False,
                  dropout: float = 0.0, bidirectional: bool = False, proj_size: int = 0, device: Any = None,
                  dtype: Any = None) -> None:
-        super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype,
-                         proj_size=proj_size)
+        super().__init__("LSTM", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size,
+                         device, dtype)
 
     def forward(self, input: Tensor, hx: State | None = None) -> Any:
         """The last layer's outputs at all steps, and the last state (h, c) of every layer and direction."""
         return self._module_run(input, hx)
 
 
-def _nonlinearity(name: str) -> str:
+def nonlinearity_of(name: str) -> str:
     if name not in ("tanh", "relu"):
         raise ValueError(f"Unknown nonlinearity '{name}'. Select from 'tanh' or 'relu'.")
     return name
-
-
-# -- single steps ------------------------------------------------------------------------------------------------------
-
-
-class RNNCellBase(_Recurrent):
-    """One step: input [N, in] or [in], state [N, H] or [H], zeros by default."""
-
-    mode = ""
-    weight_ih: Parameter
-    weight_hh: Parameter
-    bias_ih: Parameter | None
-    bias_hh: Parameter | None
-
-    def __init__(self, input_size: int, hidden_size: int, bias: bool = True, device: Any = None, dtype: Any = None) -> None:
-        super().__init__()
-        self.input_size = input_size
-        self.hidden_size = hidden_size
-        self.bias = bias
-        gates, self._module_tensors, self._module_step = STEPS[self.mode]
-        width = gates * hidden_size
-        self.weight_ih = Parameter(empty(width, input_size, device=device, dtype=dtype))
-        self.weight_hh = Parameter(empty(width, hidden_size, device=device, dtype=dtype))
-        for name in ("bias_ih", "bias_hh"):
-            self.register_parameter(name, Parameter(empty(width, device=device, dtype=dtype)) if bias else None)
-        self.reset_parameters()
-
-    def _module_run(self, input: Tensor, hx: State | None) -> State:
-        if input.spec.ndim not in (1, 2):
-            raise ValueError(f"{type(self).__name__}: Expected input to be 1D or 2D, got {input.spec.ndim}D instead")
-        lone = input.spec.ndim == 1
-        x = unsqueeze(input, 0) if lone else input
-        if hx is None:
-            state = (zeros(x.spec.shape[0], self.hidden_size, dtype=x.spec.dtype,
-                           device=x.storage.device),) * self._module_tensors
-        else:
-            _need_states(self, hx, self._module_tensors, (*input.spec.shape[:-1], self.hidden_size))
-            state = tuple(unsqueeze(h, 0) for h in hx) if lone else hx
-        state = self._module_step(state, linear(x, self.weight_ih, self.bias_ih), self.weight_hh, self.bias_hh)
-        return tuple(squeeze(h, 0) for h in state) if lone else state
-
-    def forward(self, input: Tensor, hx: Tensor | None = None) -> Any:
-        return self._module_run(input, None if hx is None else (hx,))[0]
-
-    def extra_repr(self) -> str:
-        return f"{self.input_size}, {self.hidden_size}" + unusual(self, bias=True)
-
-
-class RNNCell(RNNCellBase):
-    """One step of :class:`RNN`: input [N, in] or [in], state [N, H] or [H], zeros by default."""
-
-    def __init__(self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: str = "tanh", device: Any = None,
-                 dtype: Any = None) -> None:
-        self.nonlinearity = _nonlinearity(nonlinearity)
-        self.mode = f"RNN_{nonlinearity.upper()}"
-        super().__init__(input_size, hidden_size, bias, device, dtype)
-
-    def extra_repr(self) -> str:
-        return super().extra_repr() + unusual(self, nonlinearity="tanh")
-
-
-class GRUCell(RNNCellBase):
-    """One step of :class:`GRU`: input [N, in] or [in], state [N, H] or [H], zeros by default."""
-
-    mode = "GRU"
-
-
-class LSTMCell(RNNCellBase):
-    """One step of :class:`LSTM`: input [N, in] or [in], state [N, H] or [H], zeros by default; the state is a pair (h, c)."""
-
-    mode = "LSTM"
-
-    def forward(self, input: Tensor, hx: State | None = None) -> Any:
-        return self._module_run(input, hx)

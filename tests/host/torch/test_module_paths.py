@@ -13,8 +13,9 @@ from gradcore import nn
 from gradcore._paths import BESIDE, SOURCES
 
 #: Base classes, by the path of their module, beside which there are functions.
-BASES = [(path, name) for path, beside in BESIDE.items() if path not in ("nn.modules.utils", "utils.data.dataloader")
-         for name in " ".join(beside[1::2]).split() if not name.startswith(("register_", "_EXTRA", "_Incompatible"))]
+BASES = [(path, name) for path, beside in BESIDE.items() for name in " ".join(beside[1::2]).split()
+         if isinstance(kind := getattr(importlib.import_module(f"gradcore.{path}"), name), type)
+         and issubclass(kind, nn.Module)]
 
 
 @pytest.mark.oracle
