@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Collection, Mapping, MutableMapping, MutableSequence, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,9 @@ import numpy as np
 from gradcore import functional
 from gradcore._tensor import Tensor
 from gradcore.engine.state import scoped
+
+#: Functions by the type of the samples that they combine, or by several types.
+CollateMap = dict[Any, Callable[..., Any]]
 
 
 def default_collate(batch: Sequence[Any]) -> Any:
@@ -22,37 +26,76 @@ def default_collate(batch: Sequence[Any]) -> Any:
     TypeError for samples of another type, or of several, RuntimeError for different lengths or shapes.
     """
     with scoped(role="input"):
-        return _collate(list(batch))
+        return collate(list(batch), collate_fn_map=default_collate_fn_map)
 
 
-def _collate(batch: Sequence[Any]) -> Any:
+def collate(batch: Sequence[Any], *, collate_fn_map: CollateMap | None = None) -> Any:
+    """Combine samples by the function that a map has for their type, or for one that they are instances of.
+
+    Mappings, tuples and lists for which there is none are combined element by element. The function is called with the samples
+    and with the map, by its name. Raises TypeError for samples of another type.
+    """
     first = batch[0]
-    if isinstance(first, Tensor):
-        _check_kind(batch, Tensor)
-        _check_shapes(batch)
-        return functional.stack(batch)
-    if isinstance(first, np.ndarray):
-        # As in PyTorch, the others may be what an array can be made of.
-        arrays = list(map(np.asarray, batch))
-        _check_shapes(arrays)
-        return functional.tensor(np.stack(arrays))
-    if hasattr(type(first), "__dlpack__"):
-        return _collate(list(map(functional.tensor, batch)))
-    if isinstance(first, (str, bytes)):
-        return batch
-    if isinstance(first, np.generic):
-        return functional.tensor(np.asarray(batch))
-    if isinstance(first, (bool, int, float)):
-        return functional.tensor(batch, dtype=np.float64 if isinstance(first, float) else None)
+    if collate_fn_map is not None:
+        found = collate_fn_map.get(type(first)) or next(
+            (function for kind, function in collate_fn_map.items() if isinstance(first, kind)), None)
+        if found is not None:
+            return found(batch, collate_fn_map=collate_fn_map)
+        if hasattr(type(first), "__dlpack__"):
+            return collate(list(map(functional.tensor, batch)), collate_fn_map=collate_fn_map)
+    parts = partial(collate, collate_fn_map=collate_fn_map)
     if isinstance(first, Mapping):
         _check_kind(batch, Mapping)
-        return _mapping(first, {key: _collate([sample[key] for sample in batch]) for key in first})
+        return _mapping(first, {key: parts([sample[key] for sample in batch]) for key in first})
     if isinstance(first, tuple) and hasattr(first, "_fields"):
-        return type(first)(*map(_collate, _columns(batch)))
+        return type(first)(*map(parts, _columns(batch)))
     if isinstance(first, Sequence):
-        return _sequence(first, list(map(_collate, _columns(batch))))
-    raise TypeError("default_collate: batch must contain tensors, numpy arrays, numbers, dicts or lists; found "
-                    f"{type(first)}")
+        return _sequence(first, list(map(parts, _columns(batch))))
+    raise TypeError(default_collate_err_msg_format.format(type(first)))
+
+
+default_collate_err_msg_format = "default_collate: batch must contain tensors, numpy arrays, numbers, dicts or lists; found {}"
+
+
+def collate_tensor_fn(batch: Sequence[Any], *, collate_fn_map: CollateMap | None = None) -> Any:
+    """Tensors of one shape, stacked."""
+    _check_kind(batch, Tensor)
+    _check_shapes(batch)
+    return functional.stack(batch)
+
+
+def collate_numpy_array_fn(batch: Sequence[Any], *, collate_fn_map: CollateMap | None = None) -> Any:
+    """Arrays of one shape, stacked. As in PyTorch, all but the first may be what an array can be made of."""
+    arrays = list(map(np.asarray, batch))
+    _check_shapes(arrays)
+    return functional.tensor(np.stack(arrays))
+
+
+def collate_numpy_scalar_fn(batch: Sequence[Any], *, collate_fn_map: CollateMap | None = None) -> Any:
+    """NumPy's numbers as a tensor of their dtype."""
+    return functional.tensor(np.asarray(batch))
+
+
+def collate_float_fn(batch: Sequence[Any], *, collate_fn_map: CollateMap | None = None) -> Any:
+    """Python's floats as a tensor of float64."""
+    return functional.tensor(batch, dtype=np.float64)
+
+
+def collate_int_fn(batch: Sequence[Any], *, collate_fn_map: CollateMap | None = None) -> Any:
+    """Python's integers or bools as a tensor."""
+    return functional.tensor(batch)
+
+
+def collate_str_fn(batch: Sequence[Any], *, collate_fn_map: CollateMap | None = None) -> Any:
+    """Strings as they are."""
+    return batch
+
+
+#: What :func:`default_collate` combines samples with, by type. As in PyTorch, a program may add types of its own.
+default_collate_fn_map: CollateMap = {
+    Tensor: collate_tensor_fn, np.ndarray: collate_numpy_array_fn,
+    (np.bool_, np.number, np.object_): collate_numpy_scalar_fn, float: collate_float_fn, int: collate_int_fn,
+    str: collate_str_fn, bytes: collate_str_fn}
 
 
 def default_convert(data: Any) -> Any:

@@ -89,10 +89,13 @@ class DataLoader(Generic[T]):
         #: Also called with single samples.
         alone = self.batch_sampler is None
         self.collate_fn = collate_fn if collate_fn is not None else default_convert if alone else default_collate
-        self._loader_made = True
+        self.__initialized = True
+
+    #: By PyTorch's name, as Python spells it outside, loaders that repeat their sampler unset it to put theirs in its place.
+    __initialized = False
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _FIXED and "_loader_made" in self.__dict__:
+        if name in _FIXED and self.__initialized:
             raise ValueError(f"{name} attribute should not be set after {type(self).__name__} is initialized")
         super().__setattr__(name, value)
 
@@ -103,22 +106,34 @@ class DataLoader(Generic[T]):
             if self.batch_size is None:
                 return samples
             return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
-        return len(self.sampler if self.batch_sampler is None else self.batch_sampler)
+        return len(self._index_sampler)
+
+    @property
+    def _auto_collation(self) -> bool:
+        return self.batch_sampler is not None
+
+    @property
+    def _index_sampler(self) -> Any:
+        """What is iterated over: indices, or lists of them."""
+        return self.batch_sampler if self._auto_collation else self.sampler
 
     def __iter__(self) -> Iterator[Any]:
+        return self._get_iterator()
+
+    def _get_iterator(self) -> Iterator[Any]:
         self._loader_epochs += 1
         if not self.pin_memory:
             return _Epoch(self, self._loader_batches())
         if not cuda_status().available:
             warnings.warn("'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't "
-                          "be used.", stacklevel=2)
+                          "be used.", stacklevel=3)
         return _Epoch(self, map(pinned, self._loader_batches()))
 
     def _loader_batches(self) -> Iterator[Any]:
         if self._loader_iterable:
             return self._loader_in_turn()
-        keys = self.sampler if self.batch_sampler is None else self.batch_sampler
-        batched = self.batch_sampler is not None and self.collate_fn is default_collate
+        keys = self._index_sampler
+        batched = self._auto_collation and self.collate_fn is default_collate
         if batched and type(_behind(self.dataset)[0]) is TensorDataset:
             return (_rows(self.dataset, indices) for indices in keys)
         read = self.dataset.__getitem__ if self.batch_sampler is None else self._loader_samples
