@@ -29,7 +29,13 @@ SOURCES: dict[str, str] = {
 #: written for it uses.
 BESIDE: dict[str, tuple[str, ...]] = {
     "nn.modules.batchnorm": ("nn.norm", "_NormBase _BatchNorm"), "nn.modules.instancenorm": ("nn.norm", "_InstanceNorm"),
-    "nn.modules.conv": ("nn.convolution", "_ConvNd _ConvTransposeNd"), "nn.modules.dropout": ("nn.dropout", "_DropoutNd"),
+    "nn.modules.conv": ("nn.convolution", "_ConvNd _ConvTransposeNd"),
+    "nn.modules.linear": ("nn.linear", "NonDynamicallyQuantizableLinear"),
+    "nn.modules.normalization": ("nn.norm", "_shape_t"),
+    "nn.modules.padding": ("nn.padding", "_ConstantPadNd _ReflectionPadNd _ReplicationPadNd _CircularPadNd"),
+    "nn.modules.transformer": ("nn.transformer", "_generate_square_subsequent_mask _get_activation_fn _get_clones "
+                               "_get_seq_len _detect_is_causal_mask"),
+    "nn.modules.dropout": ("nn.dropout", "_DropoutNd"),
     "nn.modules.lazy": ("nn.lazy", "LazyModuleMixin"), "nn.modules.loss": ("nn.loss", "_Loss _WeightedLoss"),
     "nn.modules.module": ("nn.hooks", "register_module_forward_pre_hook register_module_forward_hook "
                           "register_module_full_backward_pre_hook register_module_full_backward_hook",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
 from gradcore import functional
+from gradcore.arguments import warn
 from gradcore.errors import SpecError
 from gradcore.functional.attention import additive, scaled_dot_product_attention, weighted_attention
 from gradcore.functional.padding import pad
+from gradcore.functional.pointwise import masked_fill
 from gradcore.ops import linalg, movement
 
 Tensor = Any
@@ -144,3 +147,45 @@ def _batch_first(x: Tensor, already: bool) -> Tensor:
     if x.spec.ndim == 2:
         return functional.unsqueeze(x, 0)
     return x if already else functional.transpose(x, 0, 1)
+
+
+# What follows has PyTorch's names, by which layers of attention that a program writes itself import it.
+
+
+def _in_projection_packed(q: Tensor, k: Tensor, v: Tensor, w: Tensor, b: Tensor | None = None) -> list[Tensor]:
+    """Query, key and value projected by the parts of a weight [3 E, E] and a bias [3 E]."""
+    width = q.spec.shape[-1]
+    if q is k and k is v:
+        return list(functional.split(linalg.linear(q, w, b), width, -1))
+    weights = functional.split(w, width)
+    biases = (None,) * 3 if b is None else functional.split(b, width)
+    return [linalg.linear(x, *of) for x, of in zip((q, k, v), zip(weights, biases, strict=True), strict=True)]
+
+
+def _in_projection(q: Tensor, k: Tensor, v: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, b_q: Tensor | None = None,
+                   b_k: Tensor | None = None, b_v: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Query, key and value projected, each by its own weight and bias."""
+    return linalg.linear(q, w_q, b_q), linalg.linear(k, w_k, b_k), linalg.linear(v, w_v, b_v)
+
+
+def _none_or_dtype(input: Tensor | None) -> Any:
+    """The dtype of a mask, None without one."""
+    return None if input is None else input.dtype
+
+
+def _canonical_mask(mask: Tensor | None, mask_name: str, other_type: Any, other_name: str, target_type: Any,
+                    check_other: bool = True) -> Tensor | None:
+    """A mask as it is added to scores: minus infinity where a boolean one is True, else 0.
+
+    Raises AssertionError for a mask of integers, and warns where another mask has another dtype.
+    """
+    if mask is None:
+        return None
+    kind = mask.spec.dtype.kind
+    if kind in "iu":
+        raise AssertionError(f"only bool and floating types of {mask_name} are supported, but got {mask.spec.dtype.name}")
+    if check_other and other_type is not None and mask.dtype != other_type:
+        warn(f"Support for mismatched {mask_name} and {other_name} is deprecated. Use same type for both instead.")
+    if kind != "b":
+        return mask
+    return masked_fill(functional.zeros_like(mask, dtype=target_type), mask, -math.inf)

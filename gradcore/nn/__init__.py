@@ -1,7 +1,9 @@
 """Modules: the base class, layers, losses and containers, with the names of ``torch.nn``."""
 
 from gradcore.nn import (
+    _reduction,
     activation,
+    common_types,
     convolution,
     dropout,
     functional,
@@ -48,7 +50,7 @@ from gradcore.nn.unpooling import *  # noqa: F403
 
 __all__ = ["AdaptiveLogSoftmaxWithLoss", "Buffer", "CrossMapLRN2d", "DataParallel", "Embedding", "EmbeddingBag", "Module",
            "ModuleDict", "ModuleList", "MultiheadAttention", "Parameter", "ParameterDict", "ParameterList", "Sequential",
-           "SyncBatchNorm", "UninitializedParameter", "functional", "init", "parallel", "utils"]
+           "SyncBatchNorm", "UninitializedParameter", "_reduction", "common_types", "functional", "init", "parallel", "utils"]
 __all__ += activation.__all__ + convolution.__all__ + dropout.__all__ + lazy.__all__ + linear.__all__ + linear_loss.__all__
 __all__ += loss.__all__ + norm.__all__ + padding.__all__ + pooling.__all__ + recurrent.__all__ + sampling.__all__
 __all__ += recurrent_cells.__all__ + transformer.__all__ + unpooling.__all__

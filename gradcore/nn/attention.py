@@ -10,7 +10,7 @@ from typing import Any
 from gradcore import functional
 from gradcore.functional.multihead import attended
 from gradcore.nn import init
-from gradcore.nn.linear import Linear
+from gradcore.nn.linear import NonDynamicallyQuantizableLinear
 from gradcore.nn.module import Module
 from gradcore.nn.parameter import Parameter
 
@@ -82,7 +82,7 @@ class MultiheadAttention(Module):
         made("in_proj_bias", bias, 3 * embed_dim)
         made("bias_k", add_bias_kv, 1, 1, embed_dim)
         made("bias_v", add_bias_kv, 1, 1, embed_dim)
-        self.out_proj = Linear(embed_dim, embed_dim, bias=bias, device=device, dtype=dtype)
+        self.out_proj = NonDynamicallyQuantizableLinear(embed_dim, embed_dim, bias=bias, device=device, dtype=dtype)
         self._reset_parameters()
 
     def _reset_parameters(self) -> None:

@@ -24,12 +24,16 @@ class _ConvNd(Family):
 
     weight: Parameter
     bias: Parameter | None
-    transposed = False
+    transposed: bool
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size, padding: Size | str,
-                 output_padding: Size, groups: int, bias: bool, dilation: Size, padding_mode: str, device: Any,
-                 dtype: Any) -> None:
+                 dilation: Size, transposed: bool, output_padding: Size, groups: int, bias: bool, padding_mode: str,
+                 device: Any = None, dtype: Any = None) -> None:
         super().__init__()
+        self.transposed = transposed
+        if isinstance(kernel_size, (tuple, list)) and not hasattr(self, "_module_function"):
+            # A subclass of the base alone, which says no other way for how many dimensions it is.
+            self._module_dims = len(kernel_size)
         if self.transposed and padding_mode != "zeros":
             raise ValueError(f'Only "zeros" padding mode is supported for {type(self).__name__}, but got {padding_mode!r}')
         if isinstance(padding, str) and padding not in ("same", "valid"):
@@ -74,8 +78,8 @@ class _Plain(_ConvNd):
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size = 1, padding: Size | str = 0,
                  dilation: Size = 1, groups: int = 1, bias: bool = True, padding_mode: str = "zeros", device: Any = None,
                  dtype: Any = None) -> None:
-        super().__init__(in_channels, out_channels, kernel_size, stride, padding, 0, groups, bias, dilation, padding_mode,
-                         device, dtype)
+        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, False, 0, groups, bias,
+                         padding_mode, device, dtype)
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """The convolution with another weight and bias; by PyTorch's name, since layers that standardize weights call it."""
@@ -101,13 +105,7 @@ class Conv3d(_Plain, function=F.conv3d, dims=3):
 
 
 class _ConvTransposeNd(_ConvNd):
-    transposed = True
-
-    def __init__(self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size = 1, padding: Size = 0,
-                 output_padding: Size = 0, groups: int = 1, bias: bool = True, dilation: Size = 1,
-                 padding_mode: str = "zeros", device: Any = None, dtype: Any = None) -> None:
-        super().__init__(in_channels, out_channels, kernel_size, stride, padding, output_padding, groups, bias, dilation,
-                         padding_mode, device, dtype)
+    """Base of transposed convolutions."""
 
     def _output_padding(self, input: Tensor, output_size: Sequence[int] | None, stride: Sequence[int], padding: Sequence[int],
                         kernel_size: Sequence[int], num_spatial_dims: int,
@@ -127,6 +125,14 @@ class _ConvTransposeNd(_ConvNd):
             raise ValueError(f"requested an output size of {list(wanted)}, but valid sizes range from {least} to {most}")
         return tuple(m - low for m, low in zip(wanted, least, strict=True))
 
+
+class _Transposed(_ConvTransposeNd):
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size = 1, padding: Size = 0,
+                 output_padding: Size = 0, groups: int = 1, bias: bool = True, dilation: Size = 1,
+                 padding_mode: str = "zeros", device: Any = None, dtype: Any = None) -> None:
+        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, True, output_padding, groups, bias,
+                         padding_mode, device, dtype)
+
     def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
         padding: Any = self.padding
         extra = self._output_padding(input, output_size, self.stride, padding, self.kernel_size, self._module_dims,
@@ -134,21 +140,21 @@ class _ConvTransposeNd(_ConvNd):
         return self._module_function(input, self.weight, self.bias, self.stride, padding, extra, self.groups, self.dilation)
 
 
-class ConvTranspose1d(_ConvTransposeNd, function=F.conv_transpose1d):
+class ConvTranspose1d(_Transposed, function=F.conv_transpose1d):
     """Transposed convolution of [N, C, L], the gradient of :class:`Conv1d` with respect to its input.
 
     The weight is [in_channels, out_channels / groups, k], the bias [out_channels].
     """
 
 
-class ConvTranspose2d(_ConvTransposeNd, function=F.conv_transpose2d, dims=2):
+class ConvTranspose2d(_Transposed, function=F.conv_transpose2d, dims=2):
     """Transposed convolution of [N, C, H, W], the gradient of :class:`Conv2d` with respect to its input.
 
     The weight is [in_channels, out_channels / groups, kH, kW], the bias [out_channels].
     """
 
 
-class ConvTranspose3d(_ConvTransposeNd, function=F.conv_transpose3d, dims=3):
+class ConvTranspose3d(_Transposed, function=F.conv_transpose3d, dims=3):
     """Transposed convolution of [N, C, D, H, W], the gradient of :class:`Conv3d` with respect to its input.
 
     The weight is [in_channels, out_channels / groups, kD, kH, kW], the bias [out_channels].

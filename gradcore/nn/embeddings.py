@@ -50,7 +50,12 @@ class _Table(Module):
         """Draw the table from N(0, 1), as in PyTorch, and zero the row ``padding_idx``."""
         with no_grad():
             normal_(self.weight)
-            if self.padding_idx is not None:
+        self._fill_padding_idx_with_zero()
+
+    def _fill_padding_idx_with_zero(self) -> None:
+        """By PyTorch's name, which subclasses call that draw the table otherwise."""
+        if self.padding_idx is not None:
+            with no_grad():
                 self.weight[self.padding_idx].fill_(0)
 
 

@@ -45,7 +45,13 @@ from gradcore.functional.grids import *  # noqa: F403
 from gradcore.functional.linear_loss import LinearCrossEntropyOptions
 from gradcore.functional.losses import *  # noqa: F403
 from gradcore.functional.losses import check_reduction, need_classes, reduced, warn_of_sizes, weighted
-from gradcore.functional.multihead import multi_head_attention_forward
+from gradcore.functional.multihead import (  # noqa: F401 - names that programs import from here
+    _canonical_mask,
+    _in_projection,
+    _in_projection_packed,
+    _none_or_dtype,
+    multi_head_attention_forward,
+)
 from gradcore.functional.norms import *  # noqa: F403
 from gradcore.functional.overwritten import overwriting, overwritten
 from gradcore.functional.padding import *  # noqa: F403

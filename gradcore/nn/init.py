@@ -251,3 +251,8 @@ uniform, normal, constant, eye, dirac = map(_deprecated, (uniform_, normal_, con
 xavier_uniform, xavier_normal = map(_deprecated, (xavier_uniform_, xavier_normal_))
 kaiming_uniform, kaiming_normal = map(_deprecated, (kaiming_uniform_, kaiming_normal_))
 orthogonal, sparse = map(_deprecated, (orthogonal_, sparse_))
+
+
+#: PyTorch's names of the same without a graph, which is how all of these draw.
+_no_grad_uniform_, _no_grad_normal_, _no_grad_trunc_normal_ = uniform_, normal_, trunc_normal_
+_no_grad_fill_, _no_grad_zero_ = constant_, zeros_

@@ -55,6 +55,10 @@ class Linear(Module):
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
 
 
+class NonDynamicallyQuantizableLinear(Linear):
+    """The output projection of attention, a class of its own in PyTorch, where quantization leaves it out."""
+
+
 class Bilinear(Module):
     """x1^T W_k x2 + b_k: weight [out_features, in1_features, in2_features], bias [out_features]."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from sys import _getframe
 from types import FunctionType
 from typing import Any, TypeVar
@@ -90,6 +90,9 @@ class Module(Converted, Hooked, Named, Stateful):
         finally:
             state.scope = before
             state.site = site
+
+    #: By PyTorch's name, for subclasses whose ``__call__`` calls it.
+    _call_impl = __call__
 
     # -- parameters, buffers and children ------------------------------------------------------------------------------
 
@@ -209,11 +212,13 @@ class Module(Converted, Hooked, Named, Stateful):
         """The direct submodules; one that occurs twice is listed once."""
         return (m for _, m in self.named_children())
 
-    def _module_named(self, kind: str, prefix: str, recurse: bool, remove_duplicate: bool) -> Iterator[tuple[str, Any]]:
+    def _named_members(self, get_members_fn: Callable[[Any], Iterable[tuple[str, Any]]], prefix: str = "",
+                       recurse: bool = True, remove_duplicate: bool = True) -> Iterator[tuple[str, Any]]:
+        """What a function finds in each module, with paths; by PyTorch's name, which subclasses call."""
         seen: set[int] = set()
         modules = self.named_modules(prefix=prefix, remove_duplicate=remove_duplicate) if recurse else [(prefix, self)]
         for path, module in modules:
-            for name, value in module.__dict__[kind].items():
+            for name, value in get_members_fn(module):
                 if value is not None and id(value) not in seen:
                     if remove_duplicate:
                         seen.add(id(value))
@@ -225,7 +230,7 @@ class Module(Converted, Hooked, Named, Stateful):
 
         One that occurs twice is listed once, or with ``remove_duplicate=False`` at each of its paths.
         """
-        return self._module_named("_parameters", prefix, recurse, remove_duplicate)
+        return self._named_members(lambda module: module.__dict__["_parameters"].items(), prefix, recurse, remove_duplicate)
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
         """The parameters of the tree, or of this module alone; one that occurs twice is listed once."""
@@ -237,7 +242,7 @@ class Module(Converted, Hooked, Named, Stateful):
 
         One that occurs twice is listed once, or with ``remove_duplicate=False`` at each of its paths.
         """
-        return self._module_named("_buffers", prefix, recurse, remove_duplicate)
+        return self._named_members(lambda module: module.__dict__["_buffers"].items(), prefix, recurse, remove_duplicate)
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
         """The buffers of the tree, or of this module alone; one that occurs twice is listed once."""

@@ -23,7 +23,11 @@ __all__ = ["BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "GroupNorm", "InstanceNo
 Tensor = Any
 
 
-def _sizes(shape: int | Sequence[int]) -> tuple[int, ...]:
+#: By PyTorch's name, which code imports for its annotations.
+_shape_t = int | Sequence[int]
+
+
+def _sizes(shape: _shape_t) -> tuple[int, ...]:
     return tuple(map(plain, (shape,) if isinstance(shape, (int, np.integer)) else shape))
 
 

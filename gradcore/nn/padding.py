@@ -49,7 +49,7 @@ class _Pad(Family):
         return str(self.padding)
 
 
-class _ConstantPad(_Pad):
+class _ConstantPadNd(_Pad):
     def __init__(self, padding: Size, value: float) -> None:
         super().__init__(padding)
         self.value = value
@@ -61,64 +61,84 @@ class _ConstantPad(_Pad):
         return f"padding={self.padding}, value={self.value}"
 
 
-class ConstantPad1d(_ConstantPad):
+class _ReflectionPadNd(_Pad, mode="reflect"):
+    pass
+
+
+class _ReplicationPadNd(_Pad, mode="replicate"):
+    pass
+
+
+class _CircularPadNd(_Pad, mode="circular"):
+    pass
+
+
+class ConstantPad1d(_ConstantPadNd):
     """Pads the last dimension with ``value``; ``padding`` is (before, after), or one size for both."""
 
 
-class ConstantPad2d(_ConstantPad, dims=2):
+class ConstantPad2d(_ConstantPadNd, dims=2):
     """Pads the last two dimensions with ``value``; ``padding`` is (left, right, top, bottom), or one size for all."""
 
 
-class ConstantPad3d(_ConstantPad, dims=3):
+class ConstantPad3d(_ConstantPadNd, dims=3):
     """Pads the last three dimensions with ``value``.
 
     ``padding`` is (left, right, top, bottom, front, back), or one size for all.
     """
 
 
-class ZeroPad1d(_Pad):
+class _Zero(_ConstantPadNd):
+    def __init__(self, padding: Size) -> None:
+        super().__init__(padding, 0.0)
+
+    def extra_repr(self) -> str:
+        return str(self.padding)
+
+
+class ZeroPad1d(_Zero, ConstantPad1d):
     """Pads with zeros; sizes as in :class:`ConstantPad1d`."""
 
 
-class ZeroPad2d(_Pad, dims=2):
+class ZeroPad2d(_Zero, ConstantPad2d, dims=2):
     """Pads with zeros; sizes as in :class:`ConstantPad2d`."""
 
 
-class ZeroPad3d(_Pad, dims=3):
+class ZeroPad3d(_Zero, ConstantPad3d, dims=3):
     """Pads with zeros; sizes as in :class:`ConstantPad3d`."""
 
 
-class ReflectionPad1d(_Pad, mode="reflect"):
+class ReflectionPad1d(_ReflectionPadNd):
     """Pads by reflection, without repeating the edge; sizes as in :class:`ConstantPad1d`."""
 
 
-class ReflectionPad2d(_Pad, dims=2, mode="reflect"):
+class ReflectionPad2d(_ReflectionPadNd, dims=2):
     """Pads by reflection, without repeating the edge; sizes as in :class:`ConstantPad2d`."""
 
 
-class ReflectionPad3d(_Pad, dims=3, mode="reflect"):
+class ReflectionPad3d(_ReflectionPadNd, dims=3):
     """Pads by reflection, without repeating the edge; sizes as in :class:`ConstantPad3d`."""
 
 
-class ReplicationPad1d(_Pad, mode="replicate"):
+class ReplicationPad1d(_ReplicationPadNd):
     """Pads by repeating the edge; sizes as in :class:`ConstantPad1d`."""
 
 
-class ReplicationPad2d(_Pad, dims=2, mode="replicate"):
+class ReplicationPad2d(_ReplicationPadNd, dims=2):
     """Pads by repeating the edge; sizes as in :class:`ConstantPad2d`."""
 
 
-class ReplicationPad3d(_Pad, dims=3, mode="replicate"):
+class ReplicationPad3d(_ReplicationPadNd, dims=3):
     """Pads by repeating the edge; sizes as in :class:`ConstantPad3d`."""
 
 
-class CircularPad1d(_Pad, mode="circular"):
+class CircularPad1d(_CircularPadNd):
     """Pads circularly, with elements from the other end; sizes as in :class:`ConstantPad1d`."""
 
 
-class CircularPad2d(_Pad, dims=2, mode="circular"):
+class CircularPad2d(_CircularPadNd, dims=2):
     """Pads circularly, with elements from the other end; sizes as in :class:`ConstantPad2d`."""
 
 
-class CircularPad3d(_Pad, dims=3, mode="circular"):
+class CircularPad3d(_CircularPadNd, dims=3):
     """Pads circularly, with elements from the other end; sizes as in :class:`ConstantPad3d`."""

@@ -141,10 +141,6 @@ class RNNBase(Recurrent):
         batch = input.shape[0 if self.batch_first else 1] if batch_sizes is None else int(batch_sizes[0])
         return len(self._all_weights), batch, self.proj_size or self.hidden_size
 
-    def get_expected_cell_size(self, input: Tensor, batch_sizes: Tensor | None) -> tuple[int, int, int]:
-        """The shape of an LSTM's c."""
-        return (*self.get_expected_hidden_size(input, batch_sizes)[:2], self.hidden_size)
-
     def check_input(self, input: Tensor, batch_sizes: Tensor | None) -> None:
         """Raise :class:`SpecError` for another number of dimensions, or another width."""
         if input.dim() != (expected := 3 if batch_sizes is None else 2):
@@ -160,20 +156,11 @@ class RNNBase(Recurrent):
     def check_forward_args(self, input: Tensor, hidden: Any, batch_sizes: Tensor | None) -> None:
         """Raise :class:`SpecError` for an input or states of other shapes."""
         self.check_input(input, batch_sizes)
-        expected = self.get_expected_hidden_size(input, batch_sizes)
-        if self._module_tensors == 1:
-            self.check_hidden_size(hidden, expected)
-        else:
-            self.check_hidden_size(hidden[0], expected, "Expected hidden[0] size {}, got {}")
-            self.check_hidden_size(hidden[1], self.get_expected_cell_size(input, batch_sizes),
-                                   "Expected hidden[1] size {}, got {}")
+        self.check_hidden_size(hidden, self.get_expected_hidden_size(input, batch_sizes))
 
     def permute_hidden(self, hx: Any, permutation: Tensor | None) -> Any:
         """The states with their sequences in another order."""
-        if permutation is None:
-            return hx
-        return apply_permutation(hx, permutation) if self._module_tensors == 1 else tuple(
-            apply_permutation(h, permutation) for h in hx)
+        return hx if permutation is None else apply_permutation(hx, permutation)
 
     def _module_need_width(self, x: Tensor) -> None:
         if x.spec.shape[-1] != self.input_size:
@@ -284,6 +271,22 @@ class LSTM(RNNBase):
                  dtype: Any = None) -> None:
         super().__init__("LSTM", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size,
                          device, dtype)
+
+    def get_expected_cell_size(self, input: Tensor, batch_sizes: Tensor | None) -> tuple[int, int, int]:
+        """The shape of c; as for h, :meth:`get_expected_hidden_size`."""
+        return (*self.get_expected_hidden_size(input, batch_sizes)[:2], self.hidden_size)
+
+    def check_forward_args(self, input: Tensor, hidden: State, batch_sizes: Tensor | None) -> None:
+        """Raise :class:`SpecError` for an input or states of other shapes."""
+        self.check_input(input, batch_sizes)
+        self.check_hidden_size(hidden[0], self.get_expected_hidden_size(input, batch_sizes),
+                               "Expected hidden[0] size {}, got {}")
+        self.check_hidden_size(hidden[1], self.get_expected_cell_size(input, batch_sizes),
+                               "Expected hidden[1] size {}, got {}")
+
+    def permute_hidden(self, hx: State, permutation: Tensor | None) -> State:
+        """The states with their sequences in another order."""
+        return hx if permutation is None else tuple(apply_permutation(h, permutation) for h in hx)
 
     def forward(self, input: Tensor, hx: State | None = None) -> Any:
         """The last layer's outputs at all steps, and the last state (h, c) of every layer and direction."""

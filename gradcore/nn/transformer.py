@@ -24,12 +24,12 @@ Tensor = Any
 Activation = str | Callable[[Tensor], Tensor]
 
 
-def _get_activation_fn(given: Activation) -> Callable[[Tensor], Tensor]:
-    if callable(given):
-        return given
-    if given not in ("relu", "gelu"):
-        raise RuntimeError(f"activation should be relu/gelu, not {given}")
-    found: Callable[[Tensor], Tensor] = getattr(F, given)
+def _get_activation_fn(activation: Activation) -> Callable[[Tensor], Tensor]:
+    if callable(activation):
+        return activation
+    if activation not in ("relu", "gelu"):
+        raise RuntimeError(f"activation should be relu/gelu, not {activation}")
+    found: Callable[[Tensor], Tensor] = getattr(F, activation)
     return found
 
 
@@ -108,8 +108,24 @@ class TransformerDecoderLayer(_Layer):
                                                  need_weights=False, is_causal=is_causal)[0])
 
 
-def _copies(layer: Module, count: int) -> ModuleList:
-    return ModuleList([copy.deepcopy(layer) for _ in range(count)])
+def _get_clones(module: Module, N: int) -> ModuleList:
+    return ModuleList([copy.deepcopy(module) for _ in range(N)])
+
+
+def _get_seq_len(src: Tensor, batch_first: bool) -> int:
+    """The length of a sequence [S, E], or of a batch of them."""
+    found: int = src.shape[1 if batch_first and src.dim() == 3 else 0]
+    return found
+
+
+def _detect_is_causal_mask(mask: Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
+    """Is the mask said to be causal? PyTorch also compares it with the causal one, which reads it; it is applied as it is."""
+    return bool(is_causal)
+
+
+def _generate_square_subsequent_mask(sz: int, device: Any = None, dtype: Any = None) -> Tensor:
+    """The causal mask [sz, sz]: minus infinity where a position would attend to a later one, else 0."""
+    return triu(full((sz, sz), -math.inf, dtype=dtype, device=device), 1)
 
 
 class TransformerEncoder(Module):
@@ -123,9 +139,9 @@ class TransformerEncoder(Module):
     def __init__(self, encoder_layer: Module, num_layers: int, norm: Module | None = None, enable_nested_tensor: bool = True,
                  mask_check: bool = True) -> None:
         super().__init__()
-        self.layers = _copies(encoder_layer, num_layers)
+        self.layers = _get_clones(encoder_layer, num_layers)
         self.num_layers = num_layers
-        self.add_module("norm", norm)
+        self.norm = norm
 
     def forward(self, src: Tensor, mask: Tensor | None = None, src_key_padding_mask: Tensor | None = None,
                 is_causal: bool | None = None) -> Tensor:
@@ -141,9 +157,9 @@ class TransformerDecoder(Module):
 
     def __init__(self, decoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
         super().__init__()
-        self.layers = _copies(decoder_layer, num_layers)
+        self.layers = _get_clones(decoder_layer, num_layers)
         self.num_layers = num_layers
-        self.add_module("norm", norm)
+        self.norm = norm
 
     def forward(self, tgt: Tensor, memory: Tensor, tgt_mask: Tensor | None = None, memory_mask: Tensor | None = None,
                 tgt_key_padding_mask: Tensor | None = None, memory_key_padding_mask: Tensor | None = None,
@@ -201,7 +217,4 @@ class Transformer(Module):
                             memory_key_padding_mask=memory_key_padding_mask, tgt_is_causal=tgt_is_causal,
                             memory_is_causal=memory_is_causal)
 
-    @staticmethod
-    def generate_square_subsequent_mask(sz: int, device: Any = None, dtype: Any = None) -> Tensor:
-        """The causal mask [sz, sz]: minus infinity where a position would attend to a later one, else 0."""
-        return triu(full((sz, sz), -math.inf, dtype=dtype, device=device), 1)
+    generate_square_subsequent_mask = staticmethod(_generate_square_subsequent_mask)

@@ -22,7 +22,7 @@ def test_what_modules_have_besides_pytorchs_begins_in_one_way(torch: Any) -> Non
             found |= {*dir(kind)} - {*dir(theirs)}
     # PyTorch has these, too, in what it makes.
     in_instances = {"_backward_hooks", "_backward_pre_hooks", "_buffers", "_forward_hooks", "_forward_pre_hooks", "_modules",
-                    "_parameters", "mode", "transposed"}
+                    "_flat_weights", "_flat_weights_names", "_parameters", "mode", "transposed"}
     assert not [name for name in found - in_instances if not name.startswith(("_module_", "__"))]
 
 
