@@ -18,6 +18,18 @@ class Parameter(Tensor):
     ``copy.deepcopy`` does not.
     """
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__new__" in vars(cls) and "__init__" not in vars(cls):
+            # As in PyTorch, its __new__, which may take other arguments, makes all of it.
+            cls.__init__ = lambda self, *args, **named: None  # type: ignore[method-assign]
+
+    def __new__(cls, *args: Any, **named: Any) -> Any:
+        made = object.__new__(cls)
+        if cls.__new__ is not Parameter.__new__:
+            Parameter.__init__(made, *args, **named)
+        return made
+
     def __init__(self, data: Tensor | None = None, requires_grad: bool = True) -> None:
         if data is not None and not isinstance(data, Tensor):
             raise TypeError(f"Parameter expects a Tensor, but got {type(data).__name__}")

@@ -145,3 +145,30 @@ def test_copies_are_pytorchs(torch: Any) -> None:
         pass
 
     assert copies(torch, Theirs) == copies(gradcore, Marked)
+
+
+def _made_by_new(t: Any) -> Any:
+    class Scaled(t.nn.Parameter):
+        def __new__(cls, data: Any = None, requires_grad: bool = True, scale: float = 1.0) -> Any:
+            made = super().__new__(cls, data, requires_grad)
+            made.scale = scale
+            return made
+
+    class Named(t.nn.Parameter):
+        def __new__(cls, data: Any, name: str) -> Any:
+            return super().__new__(cls, data)
+
+        def __init__(self, data: Any, name: str) -> None:
+            self.title = name
+
+    model = t.nn.Module()
+    model.p, model.q, model.r = Scaled(t.ones(2), scale=3.0), Scaled(t.ones(1), requires_grad=False), Named(t.ones(1), "r")
+    (model.p * model.p.scale + model.q + model.r).sum().backward()
+    again = copy.deepcopy(model.p)
+    return [[(name, type(p).__name__) for name, p in model.named_parameters()], model.p.grad.tolist(), model.q.requires_grad,
+            model.q.scale, model.r.title, type(again).__name__, again.tolist(), again.requires_grad]
+
+
+@pytest.mark.oracle
+def test_a_class_of_parameters_may_be_made_by_new(torch: Any) -> None:
+    assert _made_by_new(gradcore) == _made_by_new(torch)
