@@ -88,6 +88,7 @@ from gradcore.nn.functional import (
     adaptive_avg_pool1d, avg_pool1d, bilinear, celu_, channel_shuffle, conv1d, conv2d, conv3d, conv_transpose1d,
     conv_transpose2d, cosine_similarity, group_norm, layer_norm, pairwise_distance, pixel_shuffle, pixel_unshuffle, rrelu_,
     selu_, threshold_)
+from gradcore.nn import _VF as _VF
 from gradcore.nn.flat import *
 from gradcore.program import compile, gradients, load_program, record, trace
 from gradcore.utils.files import load, save

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gradcore.arguments import warn
@@ -112,8 +112,7 @@ class RNNBase(Recurrent):
             nothing = zeros(batch, self.hidden_size, dtype=x.spec.dtype, device=x.storage.device)
             out = narrow(nothing, 1, 0, self.proj_size) if self.proj_size else nothing
             return [(out, nothing)[:self._module_tensors]] * len(self._all_weights)
-        columns = [[squeeze(part, 0) for part in split(h, 1, 0)] for h in hx]
-        return list(zip(*columns, strict=True))
+        return apart(hx)
 
     def _module_weights(self, names: list[str]) -> list[Any]:
         # By attribute: weight normalization and parametrizations compute some in the place of parameters.
@@ -199,25 +198,10 @@ class RNNBase(Recurrent):
     def _module_through(self, x: Tensor, runs: list[tuple[int, int]] | None, hx: State | None) -> tuple[Tensor, State]:
         """Run all layers along [L, N, in], or along packed sequences [total steps, in] with their ``runs``."""
         states = self._module_start(hx, x, x.spec.shape[1] if runs is None else runs[0][1])
-        ends: list[State] = []
-        directions = 1 + self.bidirectional
-        for layer in range(self.num_layers):
-            if layer and self.dropout and self.training:
-                x = F.dropout(x, self.dropout)
-            outputs = []
-            for direction in range(directions):
-                k = layer * directions + direction
-                weights = self._module_weights(self._all_weights[k])
-                if not self.bias:
-                    weights[2:2] = None, None
-                if runs is None:
-                    out, end = run(self.mode, x, states[k], weights, bool(direction))
-                else:
-                    out, end = run_packed(self.mode, x, runs, states[k], weights, bool(direction))
-                outputs.append(out)
-                ends.append(end)
-            x = outputs[0] if directions == 1 else cat(outputs, -1)
-        return x, tuple(stack(list(parts)) for parts in zip(*ends, strict=True))
+        # One after the other, as they are needed: some are computed.
+        weights = map(self._module_weights, self._all_weights)
+        return through(self.mode, x, runs, states, weights, self.bias, 1 + self.bidirectional,
+                       self.dropout if self.training else 0.0)
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Any:
         """The last layer's outputs at all steps, and the last state of every layer and direction."""
@@ -297,3 +281,33 @@ def nonlinearity_of(name: str) -> str:
     if name not in ("tanh", "relu"):
         raise ValueError(f"Unknown nonlinearity '{name}'. Select from 'tanh' or 'relu'.")
     return name
+
+
+def apart(states: State) -> list[State]:
+    """The state of each layer and direction, of tensors [layers * directions, N, H]."""
+    columns = [[squeeze(part, 0) for part in split(h, 1, 0)] for h in states]
+    return list(zip(*columns, strict=True))
+
+
+def through(mode: str, x: Tensor, runs: Sequence[tuple[int, int]] | None, states: Sequence[State],
+            weights: Iterable[Sequence[Any]], bias: bool, directions: int, drop: float) -> tuple[Tensor, State]:
+    """Run layers in a row along [L, N, in], or along packed sequences [total steps, in] with their ``runs``.
+
+    There are a state and weights for each direction of each layer. ``drop`` is the probability of dropping an element between
+    layers. Returns the last layer's outputs, and the last states [layers * directions, N, H].
+    """
+    ends: list[State] = []
+    outputs: list[Any] = []
+    for k, (state, given) in enumerate(zip(states, weights, strict=True)):
+        backwards = bool(k % directions)
+        if k and not backwards:
+            x = outputs[0] if directions == 1 else cat(outputs, -1)
+            outputs = []
+            if drop:
+                x = F.dropout(x, drop)
+        own = [*given] if bias else [*given[:2], None, None, *given[2:]]
+        out, end = run(mode, x, state, own, backwards) if runs is None else run_packed(mode, x, runs, state, own, backwards)
+        outputs.append(out)
+        ends.append(end)
+    x = outputs[0] if directions == 1 else cat(outputs, -1)
+    return x, tuple(stack(list(parts)) for parts in zip(*ends, strict=True))

@@ -124,8 +124,33 @@ def what_states_must_be(t: Any) -> Any:
     return found
 
 
+def whole_layers_as_functions(t: Any) -> Any:
+    class Plain(t.nn.LSTM):
+        def forward(self, input: Any, hx: Any = None) -> Any:
+            zeros = input.new_zeros(self.num_layers * (1 + self.bidirectional), input.size(0), self.hidden_size)
+            self.check_forward_args(input, (zeros, zeros), None)
+            out, *states = t._VF.lstm(input, (zeros, zeros), self._flat_weights, self.bias, self.num_layers, self.dropout,
+                                      self.training, self.bidirectional, self.batch_first)
+            return out, tuple(states)
+
+    class Packed(t.nn.RNN):
+        def forward(self, input: Any, hx: Any = None) -> Any:
+            data, batch_sizes, *_ = input
+            hx = data.new_zeros(1, 2, 4)
+            call = t._VF.rnn_tanh if self.mode == "RNN_TANH" else t._VF.rnn_relu
+            return call(data, batch_sizes, hx, self._flat_weights, self.bias, self.num_layers, 0.0, self.training, False)
+
+    lstm, gru = Plain(3, 4, 2, batch_first=True, bidirectional=True), t.nn.GRU(3, 4, bias=False)
+    packed = t.nn.utils.rnn.pack_sequence([_input(t, 3, 3), _input(t, 2, 3)])
+    _drawn(t, gru)
+    outputs = t._VF.gru(_input(t, 5, 2, 3), t.zeros(1, 2, 4), gru._flat_weights, False, 1, 0.0, True, False, False)
+    return [_trained(t, lstm, lambda m: m(_input(t, 2, 5, 3))[0]), [x.tolist() for x in outputs],
+            *(_trained(t, Packed(3, 4, nonlinearity=kind), lambda m: m(packed)[0]) for kind in ("tanh", "relu"))]
+
+
 CASES: list[Callable[[Any], Any]] = [
-    weights_that_are_computed, steps_by_hand, a_layer_of_another_kind, a_cell_with_norms, what_states_must_be]
+    weights_that_are_computed, steps_by_hand, a_layer_of_another_kind, a_cell_with_norms, what_states_must_be,
+    whole_layers_as_functions]
 
 
 def _near(ours: Any, theirs: Any) -> bool:
