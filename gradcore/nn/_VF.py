@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradcore.functional import transpose
-from gradcore.nn.recurrent import apart, through
+from gradcore.nn.layered import apart, through
 from gradcore.nn.utils.rnn import PackedSequence
 
 Tensor = Any

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from weakref import ref
 
 from gradcore.arguments import warn
 from gradcore.errors import SpecError
-from gradcore.functional import cat, empty, index_select, narrow, split, squeeze, stack, transpose, unsqueeze, zeros
-from gradcore.functional.recurrent import STEPS, State, run, run_packed
-from gradcore.nn import functional as F
+from gradcore.functional import empty, index_select, narrow, squeeze, transpose, unsqueeze, zeros
+from gradcore.functional.recurrent import STEPS, State
 from gradcore.nn import init
+from gradcore.nn.layered import apart, through
 from gradcore.nn.module import Module, unusual
 from gradcore.nn.parameter import Parameter
 from gradcore.nn.utils.rnn import PackedSequence
@@ -44,6 +45,25 @@ class Recurrent(Module):
         bound = 1 / math.sqrt(self.hidden_size) if self.hidden_size > 0 else 0
         for p in self.parameters():
             init.uniform_(p, -bound, bound)
+
+
+class _Weights(list[Any]):
+    """The weights of a layer in a row. One that is put into it is what the layer computes with, as in PyTorch."""
+
+    def __init__(self, layer: RNNBase) -> None:
+        super().__init__(layer._module_weights(layer._flat_weights_names))
+        # Weakly, since layers keep it.
+        self._layer = ref(layer)
+
+    def __setitem__(self, place: Any, given: Any) -> None:
+        super().__setitem__(place, given)
+        if (layer := self._layer()) is not None:
+            names = layer._flat_weights_names[place]
+            layer._module_give(*(([names], [given]) if isinstance(names, str) else (names, self[place])))
+
+    def __reduce__(self) -> Any:
+        # A copy is no list of this layer.
+        return list, (list(self),)
 
 
 class RNNBase(Recurrent):
@@ -127,13 +147,39 @@ class RNNBase(Recurrent):
 
     @property
     def _flat_weights(self) -> list[Any]:
-        """The weights and biases of all layers and directions in a row. A list that is set is what the layer computes with."""
-        return self._module_weights(self._flat_weights_names)
+        """The weights and biases of all layers and directions in a row. A list that is set, or an item, is what the layer
+        computes with, until a weight is set by its name, or the layer is converted; copies of the layer are without."""
+        return _Weights(self)
 
     @_flat_weights.setter
-    def _flat_weights(self, weights: list[Any]) -> None:
-        named = zip(self._flat_weights_names, weights, strict=True)
-        self._module_given = {name: w for name, w in named if w is not getattr(self, name, None)}
+    def _flat_weights(self, weights: Sequence[Any]) -> None:
+        names = self._flat_weights_names
+        if len(weights) != len(names):
+            raise ValueError(f"_flat_weights of this {type(self).__name__} are {len(names)} tensors, {', '.join(names)}, "
+                             f"but got {len(weights)}")
+        self._module_give(names, weights)
+
+    def _module_give(self, names: Sequence[str], weights: Sequence[Any]) -> None:
+        given = {**self._module_given, **dict(zip(names, weights, strict=True))}
+        self._module_given = {name: w for name, w in given.items() if w is not getattr(self, name, None)}
+
+    def _init_flat_weights(self) -> None:
+        """Let the layer compute with its attributes again."""
+        self.__dict__.pop("_module_given", None)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if self._module_given and name in self._flat_weights_names:
+            self._init_flat_weights()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RNNBase:
+        self._init_flat_weights()
+        return super()._apply(fn, recurse)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        state.pop("_module_given", None)
+        return state
 
     def get_expected_hidden_size(self, input: Tensor, batch_sizes: Tensor | None) -> tuple[int, int, int]:
         """The shape of h, of a batch [L, N, in] (or batch first), or of packed sequences with their ``batch_sizes``."""
@@ -281,33 +327,3 @@ def nonlinearity_of(name: str) -> str:
     if name not in ("tanh", "relu"):
         raise ValueError(f"Unknown nonlinearity '{name}'. Select from 'tanh' or 'relu'.")
     return name
-
-
-def apart(states: State) -> list[State]:
-    """The state of each layer and direction, of tensors [layers * directions, N, H]."""
-    columns = [[squeeze(part, 0) for part in split(h, 1, 0)] for h in states]
-    return list(zip(*columns, strict=True))
-
-
-def through(mode: str, x: Tensor, runs: Sequence[tuple[int, int]] | None, states: Sequence[State],
-            weights: Iterable[Sequence[Any]], bias: bool, directions: int, drop: float) -> tuple[Tensor, State]:
-    """Run layers in a row along [L, N, in], or along packed sequences [total steps, in] with their ``runs``.
-
-    There are a state and weights for each direction of each layer. ``drop`` is the probability of dropping an element between
-    layers. Returns the last layer's outputs, and the last states [layers * directions, N, H].
-    """
-    ends: list[State] = []
-    outputs: list[Any] = []
-    for k, (state, given) in enumerate(zip(states, weights, strict=True)):
-        backwards = bool(k % directions)
-        if k and not backwards:
-            x = outputs[0] if directions == 1 else cat(outputs, -1)
-            outputs = []
-            if drop:
-                x = F.dropout(x, drop)
-        own = [*given] if bias else [*given[:2], None, None, *given[2:]]
-        out, end = run(mode, x, state, own, backwards) if runs is None else run_packed(mode, x, runs, state, own, backwards)
-        outputs.append(out)
-        ends.append(end)
-    x = outputs[0] if directions == 1 else cat(outputs, -1)
-    return x, tuple(stack(list(parts)) for parts in zip(*ends, strict=True))

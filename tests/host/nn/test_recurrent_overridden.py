@@ -5,6 +5,9 @@ Each case runs with either library, and what it returns must be equal.
 
 from __future__ import annotations
 
+import copy
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -148,9 +151,35 @@ def whole_layers_as_functions(t: Any) -> Any:
             *(_trained(t, Packed(3, 4, nonlinearity=kind), lambda m: m(packed)[0]) for kind in ("tanh", "relu"))]
 
 
+def weights_that_are_set(t: Any) -> Any:
+    def layer() -> Any:
+        return _drawn(t, t.nn.LSTM(3, 4))
+
+    def zeroed() -> Any:
+        made = layer()
+        made._flat_weights = [w.detach() * 0 for w in made._flat_weights]
+        return made
+
+    item, kept, part, named, converted, loaded, reset, keeping = layer(), layer(), layer(), *(zeroed() for _ in range(5))
+    item._flat_weights[1] = t.zeros(16, 4)
+    weights = kept._flat_weights
+    weights[2] = t.zeros(16)
+    part._flat_weights[:2] = [t.zeros(16, 3), t.zeros(16, 4)]
+    named.weight_hh_l0 = t.nn.Parameter(t.ones(16, 4))
+    converted.to(t.float64).to(t.float32)
+    loaded.load_state_dict(layer().state_dict())
+    reset._init_flat_weights()
+    keeping.kept = keeping._flat_weights
+    copied = copy.deepcopy(keeping)
+    copied.kept[0] = t.zeros(16, 3)
+    x = _input(t, 5, 2, 3)
+    layers = (item, kept, part, zeroed(), named, converted, loaded, reset, copied, keeping, copy.deepcopy(zeroed()))
+    return [[layer(x)[0].tolist(), list(layer.state_dict())] for layer in layers]
+
+
 CASES: list[Callable[[Any], Any]] = [
     weights_that_are_computed, steps_by_hand, a_layer_of_another_kind, a_cell_with_norms, what_states_must_be,
-    whole_layers_as_functions]
+    whole_layers_as_functions, weights_that_are_set]
 
 
 def _near(ours: Any, theirs: Any) -> bool:
@@ -164,3 +193,20 @@ def _near(ours: Any, theirs: Any) -> bool:
 def test_an_overridden_layer_is_pytorchs(case: Callable[[Any], Any], torch: Any) -> None:
     ours, theirs = case(gradcore), case(torch)
     assert _near(ours, theirs), (ours, theirs)
+
+
+def test_weights_of_another_number_are_refused() -> None:
+    with raises(ValueError, "_flat_weights of this GRU are 2 tensors, weight_ih_l0, weight_hh_l0, but got 1"):
+        gradcore.nn.GRU(3, 4, bias=False)._flat_weights = [gradcore.zeros(12, 3)]
+
+
+def test_a_layer_that_keeps_its_weights_in_a_row_goes_by_reference_counting() -> None:
+    layer = gradcore.nn.GRU(3, 4)
+    layer.kept = layer._flat_weights
+    gone = weakref.ref(layer)
+    gc.disable()
+    try:
+        del layer
+        assert gone() is None
+    finally:
+        gc.enable()
