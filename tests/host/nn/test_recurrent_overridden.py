@@ -210,3 +210,25 @@ def test_a_layer_that_keeps_its_weights_in_a_row_goes_by_reference_counting() ->
         assert gone() is None
     finally:
         gc.enable()
+
+
+def test_a_compiled_function_notices_weights_that_are_set() -> None:
+    layer = _drawn(gradcore, gradcore.nn.LSTM(3, 4))
+    x = _input(gradcore, 5, 2, 3)
+    replayed = gradcore.compile(lambda x: layer(x)[0].sum())
+
+    def same() -> bool:
+        with gradcore.no_grad():
+            eager = layer(x)[0].sum().item()
+            return [replayed(x).item() for _ in range(3)] == [pytest.approx(eager, abs=1e-6)] * 3
+
+    found, given = [same()], gradcore.zeros(16, 3)
+    layer._flat_weights[0] = given
+    found.append(same())
+    given.fill_(2.0)
+    found.append(same())
+    layer._flat_weights = [w.detach() * 3 for w in layer._flat_weights]
+    found.append(same())
+    layer._init_flat_weights()
+    assert [*found, same()] == [True] * 5
+    assert "_flat_weights of LSTM were set" in replayed.explain()
