@@ -37,9 +37,7 @@ def collate(batch: Sequence[Any], *, collate_fn_map: CollateMap | None = None) -
     """
     first = batch[0]
     if collate_fn_map is not None:
-        found = collate_fn_map.get(type(first)) or next(
-            (function for kind, function in collate_fn_map.items() if isinstance(first, kind)), None)
-        if found is not None:
+        if (found := _function_for(first, collate_fn_map)) is not None:
             return found(batch, collate_fn_map=collate_fn_map)
         if hasattr(type(first), "__dlpack__"):
             return collate(list(map(functional.tensor, batch)), collate_fn_map=collate_fn_map)
@@ -52,6 +50,17 @@ def collate(batch: Sequence[Any], *, collate_fn_map: CollateMap | None = None) -
     if isinstance(first, Sequence):
         return _sequence(first, list(map(parts, _columns(batch))))
     raise TypeError(default_collate_err_msg_format.format(type(first)))
+
+
+def _function_for(sample: Any, functions: CollateMap) -> Callable[..., Any] | None:
+    return functions.get(type(sample)) or next(
+        (function for kind, function in functions.items() if isinstance(sample, kind)), None)
+
+
+def stacks(tensors: Sequence[Tensor]) -> bool:
+    """Does :func:`default_collate` stack each of these tensors of tuples? A program may have changed what it does."""
+    return _function_for((), default_collate_fn_map) is None and all(
+        _function_for(t, default_collate_fn_map) is collate_tensor_fn for t in tensors)
 
 
 default_collate_err_msg_format = "default_collate: batch must contain tensors, numpy arrays, numbers, dicts or lists; found {}"

@@ -18,7 +18,7 @@ from gradcore.devices.availability import cuda_status
 from gradcore.engine.owners import upload
 from gradcore.engine.state import scoped
 from gradcore.ops import movement
-from gradcore.utils.data.collate import default_collate, default_convert, pinned
+from gradcore.utils.data.collate import default_collate, default_convert, pinned, stacks
 from gradcore.utils.data.dataset import IterableDataset, Subset, T, TensorDataset, samples_of
 from gradcore.utils.data.sampler import BatchSampler, RandomSampler, SequentialSampler, grouped
 
@@ -134,7 +134,8 @@ class DataLoader(Generic[T]):
             return self._loader_in_turn()
         keys = self._index_sampler
         batched = self._auto_collation and self.collate_fn is default_collate
-        if batched and type(_behind(self.dataset)[0]) is TensorDataset:
+        behind = _behind(self.dataset)[0]
+        if batched and type(behind) is TensorDataset and stacks(behind.tensors):
             return (_rows(self.dataset, indices) for indices in keys)
         read = self.dataset.__getitem__ if self.batch_sampler is None else self._loader_samples
         found = _ReadAhead(read, keys, self) if self.num_workers else map(read, keys)

@@ -107,7 +107,23 @@ def samples_of_ones_own_type(t: Any) -> Any:
             sequences.tolist(), len(path.default_collate_fn_map)]
 
 
-CASES: list[Callable[[Any], Any]] = [one_iterator_for_all_epochs, iterators_that_are_counted, samples_of_ones_own_type]
+def rows_of_tensors(t: Any) -> Any:
+    path = importlib.import_module(f"{t.__name__}.utils.data._utils.collate")
+    loader = t.utils.data.DataLoader(t.utils.data.TensorDataset(t.arange(4)), batch_size=2)
+    found = [_read(loader)]
+    for kind in (t.Tensor, tuple):
+        own = {**path.default_collate_fn_map}
+        path.default_collate_fn_map[kind] = lambda batch, *, collate_fn_map=None: len(batch)
+        try:
+            found.append(list(loader))
+        finally:
+            path.default_collate_fn_map.clear()
+            path.default_collate_fn_map.update(own)
+    return [*found, _read(loader)]
+
+
+CASES: list[Callable[[Any], Any]] = [one_iterator_for_all_epochs, iterators_that_are_counted, samples_of_ones_own_type,
+                                          rows_of_tensors]
 
 
 @pytest.mark.oracle
