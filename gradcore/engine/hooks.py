@@ -57,8 +57,10 @@ class RemovableHandle:
             hooks.pop(self.id, None)
 
     def __reduce__(self) -> Any:
-        # A weak reference would lead a copy to the hooks of the original.
-        return RemovableHandle, (Table(self._hooks() or {}), self.id)
+        # A weak reference would lead a copy to the hooks of the original. The table itself leads it to those of a module that
+        # is copied with it.
+        hooks = self._hooks()
+        return RemovableHandle, (Table() if hooks is None else hooks, self.id)
 
     def __enter__(self) -> RemovableHandle:
         return self

@@ -67,6 +67,7 @@ class Hooks(Tables):
 
 #: The hooks on the calls of all modules, which run before a module's own; and those of a module without.
 _everywhere, _none = Hooks(), Hooks()
+_TABLES = "_module_hooks", "_module_state_hooks"
 
 
 def shown(hooks: Any) -> Any:
@@ -207,17 +208,20 @@ class Hooked:
         return output if changed is None else changed
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state of a copy: not compiled, without the places in trees, and with tables of hooks of its own."""
+        """The state of a copy: not compiled, and without the places in trees."""
         state = {**self.__dict__, "_module_places": {}, "_module_tree": None, "_module_parents": []}
         for name in ("_module_whole", "_compiled_call_impl"):
             state.pop(name, None)
-        for table in ("_module_hooks", "_module_state_hooks"):
-            if table in state:
-                state[table] = state[table].copy()
-        return state
+        return state | {"_module_of": [id(state[name]) for name in _TABLES if name in state]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _module_number=next(paths.numbers))
+        own = self.__dict__
+        own.update(state, _module_number=next(paths.numbers))
+        others = own.pop("_module_of", ())
+        for name in _TABLES:
+            # A shallow copy has the other module's. A deep one has copies, which handles that it keeps refer to.
+            if id(own.get(name)) in others:
+                own[name] = own[name].copy()
         paths.copied(self)
         for child in state["_modules"].values():
             if child is not None:

@@ -140,3 +140,23 @@ def test_hooks_are_set_aside_as_pytorchs(torch: Any) -> None:
 @pytest.mark.oracle
 def test_hooks_are_listed_and_dropped_as_pytorchs(torch: Any) -> None:
     assert scenario(gradcore) == scenario(torch)
+
+
+def test_a_handle_that_a_module_keeps_is_copied_with_its_hooks() -> None:
+    layer: Any = gradcore.nn.Linear(2, 2)
+    calls: list[int] = []
+
+    def noted(module: Any, _: Any) -> None:
+        calls.append(id(module))
+
+    layer.handles = [layer.register_forward_pre_hook(noted), layer.register_load_state_dict_post_hook(noted)]
+    copied = copy.deepcopy(layer)
+    for handle in copied.handles:
+        handle.remove()
+    for module in (copied, layer, copy.deepcopy(layer)):
+        module(gradcore.ones(1, 2))
+        module.load_state_dict(module.state_dict())
+    assert len(calls) == 4 and id(copied) not in calls
+    shallow = copy.copy(layer)
+    shallow._forward_pre_hooks.clear()
+    assert len(layer._forward_pre_hooks) == 1 and "_module_of" not in shallow.__dict__
