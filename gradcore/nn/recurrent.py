@@ -73,8 +73,9 @@ class RNNBase(Recurrent):
     States are [layers * directions, N, H], zeros by default.
     """
 
-    #: What is computed with in the place of attributes of these names, since the program has set ``_flat_weights``.
-    _module_given: Mapping[str, Any] = {}
+    #: What is computed with in the place of attributes of these names, since the program has set ``_flat_weights``; and the
+    #: attributes, as they were then.
+    _module_given: Mapping[str, tuple[Any, Any]] = {}
 
     def __init__(self, mode: str, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
                  batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, proj_size: int = 0,
@@ -137,7 +138,10 @@ class RNNBase(Recurrent):
     def _module_weights(self, names: list[str]) -> list[Any]:
         # By attribute: weight normalization and parametrizations compute some in the place of parameters.
         given = self._module_given
-        return [given[name] if name in given else getattr(self, name) for name in names]
+        if given and any(getattr(self, name, None) is not was for name, (_, was) in given.items()):
+            # As in PyTorch, where one is another now, or is computed each time.
+            given = {}
+        return [given[name][0] if name in given else getattr(self, name) for name in names]
 
     # What follows has PyTorch's names, by which subclasses with a ``forward`` of their own call it.
 
@@ -148,7 +152,7 @@ class RNNBase(Recurrent):
     @property
     def _flat_weights(self) -> list[Any]:
         """The weights and biases of all layers and directions in a row. A list that is set, or an item, is what the layer
-        computes with, until a weight is set by its name, or the layer is converted; copies of the layer are without."""
+        computes with, until an attribute that it stands for is another, or the layer is converted; copies are without."""
         return _Weights(self)
 
     @_flat_weights.setter
@@ -160,17 +164,12 @@ class RNNBase(Recurrent):
         self._module_give(names, weights)
 
     def _module_give(self, names: Sequence[str], weights: Sequence[Any]) -> None:
-        given = {**self._module_given, **dict(zip(names, weights, strict=True))}
-        self._module_given = {name: w for name, w in given.items() if w is not getattr(self, name, None)}
+        given = {**self._module_given, **{name: (w, getattr(self, name, None)) for name, w in zip(names, weights, strict=True)}}
+        self._module_given = {name: (w, was) for name, (w, was) in given.items() if w is not was}
 
     def _init_flat_weights(self) -> None:
         """Let the layer compute with its attributes again."""
         self.__dict__.pop("_module_given", None)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, value)
-        if self._module_given and name in self._flat_weights_names:
-            self._init_flat_weights()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RNNBase:
         self._init_flat_weights()

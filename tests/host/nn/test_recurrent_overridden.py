@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import importlib
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -152,6 +153,12 @@ def whole_layers_as_functions(t: Any) -> Any:
 
 
 def weights_that_are_set(t: Any) -> Any:
+    importlib.import_module(f"{t.__name__}.nn.utils.parametrize")
+
+    class Half(t.nn.Module):
+        def forward(self, w: Any) -> Any:
+            return w * 0.5
+
     def layer() -> Any:
         return _drawn(t, t.nn.LSTM(3, 4))
 
@@ -172,9 +179,16 @@ def weights_that_are_set(t: Any) -> Any:
     keeping.kept = keeping._flat_weights
     copied = copy.deepcopy(keeping)
     copied.kept[0] = t.zeros(16, 3)
+    halved = layer()
+    t.nn.utils.parametrize.register_parametrization(halved, "weight_hh_l0", Half())
+    halved._flat_weights = [w.detach() for w in halved._flat_weights]
+    with t.no_grad():
+        halved.parametrizations.weight_hh_l0.original.mul_(3)
     x = _input(t, 5, 2, 3)
-    layers = (item, kept, part, zeroed(), named, converted, loaded, reset, copied, keeping, copy.deepcopy(zeroed()))
-    return [[layer(x)[0].tolist(), list(layer.state_dict())] for layer in layers]
+    passed = {name: w * 2 for name, w in layer().state_dict().items()}
+    called = t.func.functional_call(zeroed(), passed, (x,))[0].tolist()
+    layers = (halved, item, kept, part, zeroed(), named, converted, loaded, reset, copied, keeping, copy.deepcopy(zeroed()))
+    return [called, [[layer(x)[0].tolist(), sorted(layer.state_dict())] for layer in layers]]
 
 
 CASES: list[Callable[[Any], Any]] = [
