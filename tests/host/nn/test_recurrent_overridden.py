@@ -246,3 +246,18 @@ def test_a_compiled_function_notices_weights_that_are_set() -> None:
     layer._init_flat_weights()
     assert [*found, same()] == [True] * 5
     assert "_flat_weights of LSTM were set" in replayed.explain()
+
+
+def test_a_compiled_function_that_sets_a_weight_runs_eagerly() -> None:
+    layer, given = _drawn(gradcore, gradcore.nn.LSTM(3, 4)), gradcore.ones(16, 3)
+
+    def run(x: Any) -> Any:
+        found = layer(x)[0].sum()
+        layer._flat_weights[0] = given
+        return found
+
+    x, replayed = _input(gradcore, 5, 2, 3), gradcore.compile(run)
+    with gradcore.no_grad():
+        first, *later = (replayed(x).item() for _ in range(3))
+        assert later == [pytest.approx(layer(x)[0].sum().item())] * 2 and later[0] != pytest.approx(first)
+    assert "changes which parameters, buffers or children a LSTM has" in replayed.explain()
