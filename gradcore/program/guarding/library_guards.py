@@ -187,7 +187,7 @@ class ModuleGuard(Asking):
                         if isinstance(value, Value) and not is_lazy(value)]
         self.others: list[tuple[str, Any]] = [(name, value) for name, value in members if not isinstance(value, Value)]
         #: Of a recurrent layer whose ``_flat_weights`` can be set: what it was given, another dict each time, or None.
-        self.given = [own.get("_module_given")] if hasattr(module, "_module_given") else []
+        self.given = [own.get("_module_given")] if hasattr(self.kind, "_module_given") else []
         #: Their names, in order: code may call all children, or update all parameters, one after the other.
         self.names = [(part, tuple(own[part])) for part in KINDS]
         #: Leaves, with the hooks on their gradients.
