@@ -63,4 +63,3 @@ def _cell(column: Column, names: list[str], low: float, size: float, color: bool
         if reached > middle:
             break
     return (" ▁▂▃▄▅▆▇█"[eighths], COLORS.get(owner)) if color else (LETTERS.get(owner, _UNKNOWN), None)
-
