@@ -37,20 +37,23 @@ def largest(buffers: Iterable[Buffer], most: int, who: Who | None) -> tuple[int,
 
     Layers of more than ``most`` share a line if they hold as much alike.
     """
-    held: dict[tuple[str, tuple[str, str]], int] = {}
+    held: dict[tuple[str, tuple[str, str]], tuple[int, int]] = {}
     first: dict[tuple[str, tuple[str, str]], tuple[int, int]] = {}
     for layer, what, where, nbytes, serial in buffers:
         key = layer or "(root)", (what, where)
-        held[key] = held.get(key, 0) + nbytes
+        total, count = held.get(key, (0, 0))
+        held[key] = total + nbytes, count + 1
         first[key] = min((-nbytes, serial), first.get(key, (1, 0)))
     serials = [serial for _, serial in first.values()]
-    rows = sorted(((nbytes * len(places), said, layer, serials[places[0]]) for layer, (said, nbytes), places in
-                   alike([(layer, (said, nbytes)) for (layer, said), nbytes in held.items()], most)),
+    rows = sorted(((nbytes * len(places), said, layer, count * len(places), serials[places[0]])
+                   for layer, (said, (nbytes, count)), places in
+                   alike([(layer, (said, sums)) for (layer, said), sums in held.items()], most)),
                   key=lambda row: (-row[0], str(row[1]), row[2]))
     names = {} if who is None else who([serial for *_, serial in rows[:most]])
     lines = []
-    for nbytes, (what, where), layer, serial in rows[:most]:
-        lines.append(f"  {nbytes:>15,} bytes  {what} {layer}, {where}")
+    for nbytes, (what, where), layer, count, serial in rows[:most]:
+        several = f" ({count:,} buffers)" if count > 1 else ""
+        lines.append(f"  {nbytes:>15,} bytes  {what} {layer}, {where}{several}")
         if serial in names:
             lines.append(f"{'':25}held by {names[serial]}")
     if len(rows) > most:
