@@ -150,6 +150,7 @@ class Sweep:
                     if not self.retain_graph:
                         # None if another thread has run the node, too.
                         (node.saved or values)[k] = RELEASED
+                        node.recipe = None
                 if several:
                     parts = list(result)
                     result = None

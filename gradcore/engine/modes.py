@@ -139,8 +139,9 @@ class Two(Mode):
 class recompute(Mode):
     """Whether graphs built inside recompute the outputs of cheap ops in backward (True, the default everywhere) or keep them.
 
-    Activations, norms and the like are cheap. A recomputed output has the same bits and costs one pass over memory; its bytes
-    belong to the layer that first computed it, in the phase ``backward``.
+    Activations, norms and the like are cheap, and so is what a view, a copy, dropout, a conversion or a product makes of a
+    recomputed tensor. A recomputed output has the same bits and costs one pass over memory; its bytes belong to the layer that
+    first computed it, in the phase ``backward``.
 
     Inside :class:`~gradcore.autograd.graph.saved_tensors_hooks` nothing is recomputed: the hooks get, and may hold, all
     that the gradients read.

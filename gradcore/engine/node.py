@@ -99,12 +99,12 @@ def build_node(call: Call, plan: KeepPlan, args: tuple[Any, ...], outputs: Any, 
     node.site = site
     node.saved = None
     node.recipe = node.hooks = None
-    if plan.again is not None and packing is None and state.recompute and (
-            depth := _depth(plan.beside, args, edges, outputs[0])):
+    if plan.cheap and packing is None and state.recompute and (depth := _depth(plan.beside, args, edges, outputs[0])):
         _plan_again(node, args, outputs, aux, edges, depth)
     elif plan.slots:
         saved: list[Any] = []
         node.saved = saved
+        follows = False
         for slot in plan.slots:
             kind, index, name = slot
             if kind == INPUT and packing is None and type(args[index]) not in PLAIN and (
@@ -112,7 +112,12 @@ def build_node(call: Call, plan: KeepPlan, args: tuple[Any, ...], outputs: Any, 
                 # What _residual does in the usual case.
                 saved.append(kept(args[index], edge, None, number, name))
             else:
-                saved.append(_residual(node, slot, args, outputs, aux, edges, overwritten))
+                residual = _residual(node, slot, args, outputs, aux, edges, overwritten)
+                saved.append(residual)
+                if type(residual) is Again:
+                    follows = plan.follows
+        if follows and (depth := _depth(plan.beside, args, edges, outputs[0])):
+            node.recipe = _recipe(node, args, outputs, aux, edges, depth, saved)
     return node
 
 
@@ -151,33 +156,45 @@ def _residual(node: Node, slot: Slot, args: tuple[Any, ...], outputs: Any, aux: 
 
 def _depth(inputs: tuple[int, ...], args: tuple[Any, ...], edges: list[Any], output: Value) -> int:
     """How many tensors a recipe that reads these inputs makes, one from the other; 0 if that is too many, or if it may not read
-    one that its node does not keep. It may read numbers, recomputed tensors and parameters."""
+    one of these, which its node does not keep."""
     depth = 1
     for edge in edges:
         if edge is not None and (recipe := edge[0].recipe) is not None and recipe.depth >= depth:
             depth = recipe.depth + 1
     if depth > DEEPEST:
         return 0
-    for i in inputs:
-        edge = edges[i]
-        if type(args[i]) not in PLAIN and (edge is None or edge[0].recipe is None) and (
-                (edge is not None and type(edge[0]) is not Leaf) or args[i].spec.numel >= output.spec.numel):
-            return 0
-    return depth
+    return depth if all(type(args[i]) in PLAIN or _readable(args[i], edges[i], output) for i in inputs) else 0
+
+
+def _readable(value: Value, edge: Edge | None, output: Value) -> bool:
+    """May a recipe read a tensor that its node does not keep? One that is recomputed, or kept by the node that made it; and, if
+    smaller than the output, a parameter or what needs no gradient."""
+    if edge is None or type(edge[0]) is Leaf:
+        return value.spec.numel < output.spec.numel
+    node, k = edge
+    return node.recipe is not None or (value.storage is not output.storage and any(
+        type(r) is Saved and r.output == k and r.storage is value.storage for r in node.saved or ()))
 
 
 def _plan_again(node: Node, args: tuple[Any, ...], outputs: Any, aux: Any, edges: list[Any], depth: int) -> None:
     """Set the residuals of a cheap op, and the recipe of its output, which reads only what is kept anyway."""
     plan = node.plan
     saved = [None if slot[0] == OUTPUT else _residual(node, slot, args, outputs, aux, edges, None) for slot in plan.slots]
-    node.recipe = recipe = Recipe(node, [saved[plan.slots.index(slot)] if slot in plan.slots else
-                                         _residual(node, slot, args, outputs, aux, edges, None) for slot in plan.again_slots],
-                                  depth)
+    node.recipe = recipe = _recipe(node, args, outputs, aux, edges, depth, saved)
     for k, slot in enumerate(plan.slots):
         if slot[0] == OUTPUT:
             saved[k] = (_residual(node, slot, args, outputs, aux, edges, None) if slot[1]
                         else Again(recipe, None, 0, slot[2]))
     node.saved = saved or None
+
+
+def _recipe(node: Node, args: tuple[Any, ...], outputs: Any, aux: Any, edges: list[Any], depth: int,
+            saved: list[Any]) -> Recipe:
+    """How the output is recomputed, from the residuals ``saved`` where these are what it takes."""
+    slots = node.plan.slots
+    sources = [saved[slots.index(slot)] if slot in slots else _residual(node, slot, args, outputs, aux, edges, None)
+               for slot in node.plan.again_slots]
+    return Recipe(node, sources, depth)
 
 
 def note_overwritten(node: Node, written: list[Any], copy: Saved | Packed | None) -> None:

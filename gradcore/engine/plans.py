@@ -12,6 +12,7 @@ import numpy as np
 from gradcore.devices.calls import Operands
 from gradcore.devices.device import Device
 from gradcore.engine.state import Where
+from gradcore.engine.value import PLAIN
 from gradcore.events import WRITTEN, Invocation, Site, Tag
 from gradcore.ops.op import Inferred, Op, Rule
 from gradcore.spec import TensorSpec
@@ -33,7 +34,7 @@ NodeRule = tuple[tuple[int, ...], bool, BoundRule, tuple[int, ...]]
 class KeepPlan:
     """For one call and one set of inputs that need gradients: the residuals to keep, and the rules that read them."""
 
-    __slots__ = ("slots", "rules", "spends", "again", "again_slots", "beside")
+    __slots__ = ("slots", "rules", "spends", "again", "again_slots", "beside", "cheap", "follows")
 
     def __init__(self, call: Call, mask: tuple[bool, ...]) -> None:
         found = _layout(call.op, call.counts, mask)
@@ -47,6 +48,9 @@ class KeepPlan:
         self.again = None if found.again is None else _bound(call, found.again)
         #: The inputs that it reads, and the node would not keep otherwise.
         self.beside = found.beside
+        #: Is the output recomputed where that takes nothing but what is kept; or only where a residual is recomputed, too?
+        self.cheap = self.again is not None and (not call.op.follows or call.uneven)
+        self.follows = self.again is not None and not self.cheap
 
 
 class _Reading(NamedTuple):
@@ -216,6 +220,11 @@ class Call:
         if self.single:
             self.spec = self.specs[0]
             self.nbytes = self.spec.nbytes
+
+    @property
+    def uneven(self) -> bool:
+        """Is an operand a number, or smaller than the output?"""
+        return any(x.numel < self.specs[0].numel if isinstance(x, TensorSpec) else x in PLAIN for x in self.inputs)
 
     def _bind(self, device: Device, grouped: list[Any]) -> Callable[..., Any]:
         kernel = device.kernel(self.op.name)

@@ -32,7 +32,7 @@ from gradcore.spec import TensorSpec, broadcast_shapes
 add = op("add", broadcast, may_alias=("x", "y"),
          x=lambda g, x_spec: sum_to(g, to=x_spec),
          y=lambda g, y_spec: sum_to(g, to=y_spec),
-         doc="x + y.")
+         again=lambda x, y: add(x, y), follows=True, doc="x + y.")
 
 
 def _sub_spec(x: Operand, y: Operand) -> TensorSpec:
@@ -49,15 +49,15 @@ def _is_bool(x: Operand) -> bool:
 sub = op("sub", _sub_spec, may_alias=("x", "y"),
          x=lambda g, x_spec: sum_to(g, to=x_spec),
          y=lambda g, y_spec: sum_to(-g, to=y_spec),
-         doc="x - y.")
+         again=lambda x, y: sub(x, y), follows=True, doc="x - y.")
 mul = op("mul", broadcast, may_alias=("x", "y"),
          x=spending(lambda g, y, x_spec: sum_to(g * y, to=x_spec)),
          y=spending(lambda g, x, y_spec: sum_to(g * x, to=y_spec)),
-         doc="x y.")
+         again=lambda x, y: mul(x, y), follows=True, doc="x y.")
 div = op("div", divide, may_alias=("x", "y"),
          y=lambda g, x, y, y_spec: sum_to(-g * (x / y) / y, to=y_spec),
          x=spending(lambda g, y, x_spec: sum_to(g / y, to=x_spec)),
-         doc="x / y; the quotient of integers is a float.")
+         again=lambda x, y: div(x, y), follows=True, doc="x / y; the quotient of integers is a float.")
 
 
 def _neg_spec(x: TensorSpec) -> TensorSpec:

@@ -19,7 +19,7 @@ from gradcore.tiling import groups_of
 
 # -- copies ------------------------------------------------------------------------------------------------------------
 
-clone = op("clone", like, may_alias=("x",), x=lambda g: g, doc="A contiguous copy.")
+clone = op("clone", like, may_alias=("x",), x=lambda g: g, again=lambda x: clone(x), doc="A contiguous copy.")
 
 
 def broadcasts(shape: Sequence[int], to: Sequence[int]) -> bool:
@@ -32,7 +32,7 @@ def _cast_spec(x: TensorSpec, *, dtype: Any) -> TensorSpec:
     return x.like(dtype)
 
 
-cast = op("cast", _cast_spec,
+cast = op("cast", _cast_spec, again=lambda x, dtype: cast(x, dtype=dtype),
           x=lambda g, x_spec: cast(g, dtype=x_spec.dtype) if x_spec.floating else None)
 
 
@@ -110,13 +110,16 @@ def _slice_grad_spec(dy: TensorSpec, *, shape: tuple[int, ...], index: Basic) ->
     return TensorSpec.of(shape, dy.dtype)
 
 
-view = op("view", _view_spec, view=True, x=lambda g, x_spec: reshape(g, x_spec.shape))
+view = op("view", _view_spec, view=True, x=lambda g, x_spec: reshape(g, x_spec.shape),
+          again=lambda x, shape: view(x, shape=shape))
 permute = op("permute", _permute_spec, view=True,
-             x=lambda g, dims: permute(g, dims=tuple(map(dims.index, range(len(dims))))))
+             x=lambda g, dims: permute(g, dims=tuple(map(dims.index, range(len(dims))))),
+             again=lambda x, dims: permute(x, dims=dims))
 expand = op("expand", _expand_spec, view=True, x=lambda g, x_spec: sum_to(g, to=x_spec))
 # The gradient of what leaves nothing out, such as a new dimension, is a view.
 slice = op("slice", _slice_spec, view=True, x=lambda g, x_spec, index: reshape(g, x_spec.shape)
-           if g.spec.numel == x_spec.numel else slice_grad(g, shape=x_spec.shape, index=index))
+           if g.spec.numel == x_spec.numel else slice_grad(g, shape=x_spec.shape, index=index),
+           again=lambda x, index: slice(x, index=index))
 slice_grad = op("slice_grad", _slice_grad_spec, dy=lambda g, index: slice(g, index=index),
                 doc="Zeros of ``shape`` with dy at ``index``.")
 

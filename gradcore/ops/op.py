@@ -21,7 +21,8 @@ same, which is run and differentiated when the fused gradient is differentiated.
 
 A cheap op says in ``again`` how to recompute its output, with ops, from its inputs and auxiliary outputs. If all of these
 are kept anyway, are parameters, or can be recomputed themselves, the output is not kept: backward recomputes it when a rule
-reads it (Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174).
+reads it (Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174). With ``follows``, that is
+done only where one of its inputs is a number or broadcast, or is recomputed and read by a rule.
 
 An op of products says in ``flops`` how many floating-point operations it takes: a function of specs of its inputs and
 outputs, and of its attributes, by name.
@@ -129,9 +130,9 @@ class Op:
 
     def __init__(self, name: str, infer: Infer, *joints: Rule, outputs: tuple[str, ...] = ("out",), aux: tuple[str, ...] = (),
                  writes: tuple[str, ...] = (), view: bool = False, contiguous: bool = False,
-                 again: Callable[..., Any] | None = None, may_alias: tuple[str, ...] = (), any_strides: bool = False,
-                 signs: bool = False, flops: Callable[..., int] | None = None, doc: str = "",
-                 **rules: Callable[..., Any]) -> None:
+                 again: Callable[..., Any] | None = None, follows: bool = False, may_alias: tuple[str, ...] = (),
+                 any_strides: bool = False, signs: bool = False, flops: Callable[..., int] | None = None,
+                 doc: str = "", **rules: Callable[..., Any]) -> None:
         if name in _table:
             raise TypeError(f"op {name!r} is declared twice")
         self.name = name
@@ -164,6 +165,8 @@ class Op:
         self.again = None if again is None else Rule((), again)
         if self.again is not None:
             self._check_again(self.again)
+        #: Is it recomputed only where an input is, or is a number, or broadcast?
+        self.follows = follows
         #: The inputs that the output may overwrite.
         self.may_alias = may_alias
         self._check_aliases()
@@ -202,7 +205,7 @@ class Op:
 
     def _check_again(self, rule: Rule) -> None:
         for name in rule.params:
-            if self._kind(name) not in ("input", "aux", "attr", "attrs", "spec") or self.in_place or self.view:
+            if self._kind(name) not in ("input", "aux", "attr", "attrs", "spec") or self.in_place:
                 raise TypeError(f"op {self.name!r}: again has the parameter {name!r}; a functional op's output is recomputed "
                                 f"from inputs {self.inputs}, their _spec, auxiliary outputs {self.aux} and {tuple(self.attrs)}")
 

@@ -73,6 +73,7 @@ uniform_ = op("uniform_", _filled(_random_spec, "uniform_"), contiguous=True, wr
 normal_ = op("normal_", _filled(_normal_spec, "normal_"), contiguous=True, writes=("x", "state"),
              doc="Normal, over what a tensor held; the generator itself moves on.")
 dropout = op("dropout", _dropout_spec, contiguous=True, may_alias=("x",), x=spending(lambda g, state, p: dropout(g, state, p)),
+             again=lambda x, state, p: dropout(x, state, p),
              doc="x / (1 - p) with probability 1 - p, else 0. Backward recomputes the mask, which is never stored. "
                  "Srivastava et al., JMLR 15 (2014).")
 chance = op("chance", compare,

@@ -1,0 +1,77 @@
+"""What cheap ops make of recomputed tensors, and of what another node keeps, is recomputed, too: a product, dropout, a
+conversion, a copy, a view."""
+
+import pytest
+
+import gradcore
+from gradcore import nn
+from gradcore.nn import functional
+
+
+def mlp(x, first, gate, norm, last):
+    return last(functional.silu(first(x)) * gate(x))
+
+
+def dropped(x, first, gate, norm, last):
+    return last(functional.dropout(functional.gelu(first(x)), 0.3))
+
+
+def dropped_by_rows(x, first, gate, norm, last):
+    """Softmax keeps what it returns, of which dropout makes what the last layer reads."""
+    return last(functional.dropout(first(x).softmax(1), 0.3))
+
+
+def masked(x, first, gate, norm, last):
+    return last(functional.gelu(first(x)) * (x[:, :1] > 0))
+
+
+def in_16_bits(x, first, gate, norm, last):
+    with gradcore.autocast("cpu"):
+        return last(norm(first(x))).float()
+
+
+def windows(x, first, gate, norm, last):
+    return last(norm(first(x)).view(2, 4, 16).transpose(0, 1).contiguous().view(8, 16))
+
+
+def by_hand(x, first, gate, norm, last):
+    h = first(x)
+    h = h * (h.square().mean(1, keepdim=True) + 1e-5).rsqrt()
+    return last(h * norm.weight)
+
+
+def gates(x, first, gate, norm, last):
+    z = first(x).sigmoid()
+    return last((1 - z) * gate(x))
+
+
+def one_row(x, first, gate, norm, last):
+    return last(norm(first(x))[0])
+
+
+@pytest.mark.parametrize(("run", "saved"), [
+    (mlp, 2 * 512), (dropped, 512), (dropped_by_rows, 512), (masked, 512), (in_16_bits, 256), (windows, 512), (one_row, 512),
+    (by_hand, 2 * 512), (gates, 2 * 512)])
+def test_the_last_layer_s_input_is_not_kept(run, saved):
+    gradcore.manual_seed(0)
+    layers = nn.Linear(16, 16), nn.Linear(16, 16), nn.LayerNorm(16), nn.Linear(16, 16)
+    weights = layers[0].weight, layers[3].weight
+    x = gradcore.randn(8, 16)
+    kept, found = [], []
+    for again in (True, False):
+        gradcore.manual_seed(1)
+        with gradcore.recompute(again):
+            loss = run(x, *layers).square().mean()
+        kept.append(gradcore.graph(loss).nbytes)
+        slopes = gradcore.autograd.grad(loss, weights, create_graph=True)
+        second = gradcore.autograd.grad(sum((g * g).sum() for g in slopes), weights)
+        found.append([g.tolist() for g in (*slopes, *second)])
+    assert found[0] == found[1]
+    assert kept[1] - kept[0] == saved
+
+
+def test_a_product_of_kept_factors_is_kept():
+    """The factors are there anyway, but every product would be computed twice."""
+    a, b = gradcore.ones(3, requires_grad=True) * 2, gradcore.ones(3, requires_grad=True) * 3
+    assert (a * b).grad_fn.recipe is None
+    assert (functional.gelu(a) * b).grad_fn.recipe is not None
