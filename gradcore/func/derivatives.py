@@ -59,6 +59,12 @@ class _Call:
             if not isinstance(y, Tensor):
                 raise RuntimeError(f"{self.what}: expected f(*primals) to return only tensors, got unsupported type {type(y)}")
 
+    def need_floating(self) -> None:
+        for y in self.outputs:
+            if not y.spec.floating:
+                raise RuntimeError("vjp(f, ...): All outputs of f must be floating-point or complex Tensors, got Tensor with "
+                                   f"dtype {y.dtype}")
+
     def left(self, tree: Any) -> Any:
         """Results without the graph of this call, unless they keep it."""
         return tree if self.graph else filled(tree, (x.detach() if isinstance(x, Tensor) else x for x in leaves(tree)))
@@ -131,10 +137,11 @@ def vjp(func: Function, *primals: Any, has_aux: bool = False) -> Any:
     """The function's results, and a function from cotangents, of their structure, to a tuple with a product of cotangents and
     Jacobian for each argument. With ``has_aux`` also the second part of what the function returns.
 
-    The graph is released with that function. Raises as :func:`grad`, and RuntimeError for cotangents of another structure or
-    shape.
+    The graph is released with that function. Raises as :func:`grad`, and RuntimeError for results that are not floating, and
+    for cotangents of another structure or shape.
     """
     call = _call_of("vjp(f, *primals)", func, primals, has_aux)
+    call.need_floating()
 
     def back(cotangents: Any, retain_graph: bool = True, create_graph: bool | None = None) -> tuple[Any, ...]:
         given = _alike("cotangents", cotangents, call.result, call.outputs)
@@ -207,15 +214,20 @@ def jacrev(func: Function, argnums: Argnums = 0, *, has_aux: bool = False, chunk
     """The Jacobian, by a backward pass for each element of the results: for each of these, in their structure, and each chosen
     argument, in its structure, a tensor [*result.shape, *argument.shape]. ``chunk_size`` changes nothing.
 
-    Raises as :func:`grad`, and ValueError for a ``chunk_size`` below 1.
+    Raises as :func:`grad`, RuntimeError for results that are not floating, and ValueError for a ``chunk_size`` below 1.
     """
     if chunk_size is not None and not chunk_size > 0:
         raise ValueError(f"jacrev: `chunk_size` should be greater than 0, but got {chunk_size}")
+    return _jacobian(func, argnums, has_aux, floating=True)
 
+
+def _jacobian(func: Function, argnums: Argnums, has_aux: bool, floating: bool) -> Function:
     @functools.wraps(func, updated=())
     def run(*args: Any, **kwargs: Any) -> Any:
         call = _Call("jacrev(f)(*args)", func, argnums, args, kwargs, has_aux)
         call.need_tensors()
+        if floating:
+            call.need_floating()
         with enable_grad():
             found = [filled(call.chosen, rows(y, call.own, call.graph, False)) for y in call.outputs]
         return call.with_aux(filled(call.result, found))
@@ -224,9 +236,10 @@ def jacrev(func: Function, argnums: Argnums = 0, *, has_aux: bool = False, chunk
 
 
 def jacfwd(func: Function, argnums: Argnums = 0, has_aux: bool = False, *, randomness: str = "error") -> Function:
-    """The Jacobian; it is computed as by :func:`jacrev`. ``randomness`` changes nothing, but must be one of ``vmap``'s."""
+    """The Jacobian, of results that are not floating zeros; it is computed as by :func:`jacrev`. ``randomness`` changes
+    nothing, but must be one of ``vmap``'s."""
     need_randomness(randomness)
-    return jacrev(func, argnums, has_aux=has_aux)
+    return _jacobian(func, argnums, has_aux, floating=False)
 
 
 def hessian(func: Function, argnums: Argnums = 0) -> Function:

@@ -88,6 +88,7 @@ CASES: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "jacrev by two": lambda t, f, x, y: f.jacrev(nested, argnums=(0, 1))(x[0], y[0]),
     "jacrev beside": lambda t, f, x, y: f.jacrev(lambda x: (x.sin(), x), has_aux=True)(x[0]),
     "jacfwd": lambda t, f, x, y: f.jacfwd(lambda d: d["a"] * d["b"])({"a": x[0], "b": y[0]}),
+    "jacfwd of positions": lambda t, f, x, y: f.jacfwd(lambda x: tuple(x.max(1)))(x),
     "hessian": lambda t, f, x, y: f.hessian(lambda x: (x ** 3).sum() * x[0])(x[0]),
     "hessian by two": lambda t, f, x, y: f.hessian(lambda x, y: (x ** 3 * y).sum(), argnums=(0, 1))(x[0], y[0]),
     "vmap": lambda t, f, x, y: f.vmap(lambda x, y: x @ y)(x, y),
@@ -140,6 +141,10 @@ MISTAKES: dict[str, Callable[[Any, Any], Any]] = {
     "only Tensors of floating point dtype can require gradients": lambda t, f: f.grad(curve)(t.tensor([1, 2])),
     "should be a tuple: (output, aux)": lambda t, f: f.grad(curve, has_aux=True)(t.ones(2)),
     "to return only tensors, got unsupported type <class 'int'>": lambda t, f: f.vjp(lambda x: 3, t.ones(2)),
+    "All outputs of f must be floating-point or complex Tensors, got Tensor with dtype":
+        lambda t, f: f.vjp(lambda x: (x * 2, x > 1), t.ones(2)),
+    "All outputs of f must be floating-point": lambda t, f: f.jacrev(lambda x: (x * 2, x.argmax()))(t.ones(2)),
+    "All outputs of f must be": lambda t, f: f.hessian(lambda x: x.argmax())(t.ones(2)),
     "Mismatch in shape: grad_output[0] has a shape of": lambda t, f: f.vjp(curve, t.ones(2))[1](t.ones(2)),
     "structure of cotangents to be the same as": lambda t, f: f.vjp(lambda x: (x, x), t.ones(2))[1](t.ones(2)),
     "Expected primals to be a tuple": lambda t, f: f.jvp(curve, t.ones(2), (t.ones(2),)),
