@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import math
 import os
 import runpy
@@ -48,6 +49,25 @@ def test_switches_of_cudnn_are_taken_and_change_nothing_on_the_cpu() -> None:
     assert {name: getattr(cudnn, name) for name in was} == was
     assert not cudnn.is_available() and cudnn.version() is None
     assert not gradcore.backends.mps.is_available() and not gradcore.backends.mps.is_built()
+
+
+@pytest.mark.oracle
+def test_switches_of_products_are_those_of_pytorch(torch: Any) -> None:
+    names = "allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction", "allow_fp16_accumulation"
+    for t in (gradcore, torch):
+        matmul = t.backends.cuda.matmul
+        was = [getattr(matmul, name) for name in names]
+        assert was == [True, True, False]
+        try:
+            for name, value in zip(names, was, strict=True):
+                setattr(matmul, name, not value)
+                assert getattr(matmul, name) is not value
+        finally:
+            for name, value in zip(names, was, strict=True):
+                setattr(matmul, name, value)
+        with pytest.raises(AttributeError, match="allow_tf_32"):
+            matmul.allow_tf_32 = True
+    assert gradcore.backends.cuda.is_built() is (importlib.util.find_spec("cupy") is not None)
 
 
 def test_settings_are_remembered() -> None:
