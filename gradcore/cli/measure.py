@@ -35,8 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print the table, and write the file. Raises ValueError if that would overwrite the model, a run or standard output."""
-    source = [path for path in map(Path, (options.model, options.model.rpartition(":")[0])) if path.is_file()]
+    """Print the table, and write the file. Raises ValueError if that would overwrite the model, the data, a run or standard
+    output."""
+    named = [Path(options.model), Path(options.model.rpartition(":")[0])]
+    if options.data is not None:
+        named += [Path(options.data), *Path(options.data).glob("*-ubyte*")]
+    source = [path for path in named if path.is_file()]
     if options.output is not None:
         if is_standard(options.output):
             raise ValueError("the figures are written to standard output: choose a file for --output")

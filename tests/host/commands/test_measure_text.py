@@ -80,3 +80,14 @@ def test_a_file_that_would_be_lost_is_refused_before_anything_is_measured(capsys
             status, _, error = run(capsys, "measure", name, "-o", output)
             assert status == 1 and why in error and error.count("\n") == 1
     assert "it was loaded" in model.read_text()
+
+
+def test_the_data_are_not_overwritten_by_what_is_measured_of_them(capsys: Any, tmp_path: Path) -> None:
+    text, images = tmp_path / "text.txt", tmp_path / "images" / "train-images-idx3-ubyte.gz"
+    text.write_text("to be, or not to be " * 50)
+    images.parent.mkdir()
+    images.write_bytes(b"images")
+    for data, output in (text, text), (images.parent, images):
+        status, _, error = run(capsys, "measure", "chargpt", "--data", str(data), "-o", str(output), "--device", "meta")
+        assert status == 1 and f"{output} is read by this command" in error
+    assert "not to be" in text.read_text() and images.read_bytes() == b"images"
