@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
+from types import MappingProxyType
 from typing import Any
 from weakref import ref
 
@@ -50,8 +51,8 @@ class LoadedProgram:
     """A program with its tensors, made by :func:`load_program`.
 
     ``program`` is the plain data, ``plan`` its memory plan. ``state`` maps names, such as ``"0.weight"``, to the tensors that
-    a run reads and writes: parameters, buffers and the state of optimizers. They may be written to in place. In a training
-    program the ``.grad`` of parameters has the gradients of the last run.
+    a run reads and writes: parameters, buffers and the state of optimizers. They may be written to in place, and not be
+    replaced. In a training program the ``.grad`` of parameters has the gradients of the last run.
     """
 
     def __init__(self, shipment: Shipment, values: dict[str, np.ndarray[Any, Any]], device: Device) -> None:
@@ -61,21 +62,24 @@ class LoadedProgram:
         calls = checked_calls(program, numbers, survivors, device)
         _check_ends(shipment)
         self.device = device
+        state: dict[str, Any] = {}
         #: Tensors by name.
-        self.state: dict[str, Any] = {}
+        self.state = MappingProxyType(state)
         storages = {}
         for b, name in shipment.names.items():
             tag = program.buffers[b].tag
             with scoped(like=tag, phase="setup", role=tag.role):
-                self.state[name] = functional.tensor(values.pop(name), device=device)
-            storages[b] = self.state[name].storage
+                state[name] = functional.tensor(values.pop(name), device=device)
+            storages[b] = state[name].storage
         leaves = []
         for name, x in shipment.leaves:
             leaf = value_over(storages[x.buffer], x.spec)
             leaf.requires_grad = True
             leaf.edge[0].path = name
             leaves.append(leaf)
-            self.state[name] = leaf
+            state[name] = leaf
+        #: The tensors of the state, with the memory that the program reads.
+        self._held = [(name, t, t.storage, t.spec) for name, t in state.items()]
         slots = [leaf.edge[0] for leaf in leaves]
         optimizers = [_optimizer(kind, [{n: value_over(storages[v.buffer], v.spec) if isinstance(v, Operand) else v
                                          for n, v in group.items()} for group in groups])
@@ -119,19 +123,23 @@ class LoadedProgram:
 
     @property
     def learning_rate(self) -> float:
-        """The rate of the first group; setting it sets that of all. Raises AttributeError if the program has no optimizer."""
-        if not self.param_groups:
-            raise AttributeError("this program updates no parameters: it has no learning rate")
-        return rate_of(self.param_groups[0])
+        """The rate of the first group; setting it sets that of all. Raises AttributeError if the program has no optimizer, or
+        only Adafactor, whose rate is part of the program."""
+        return rate_of(self._groups()[0])
 
     @learning_rate.setter
     def learning_rate(self, value: float) -> None:
-        if not self.param_groups:
-            raise AttributeError("this program updates no parameters: it has no learning rate")
+        groups = self._groups()
         if not value >= 0:
             raise ValueError(f"Invalid learning rate: {value}")
-        for group in self.param_groups:
+        for group in groups:
             set_rate(group, float(value))
+
+    def _groups(self) -> list[dict[str, Any]]:
+        if not (found := self.param_groups):
+            raise AttributeError("this program has no learning rate that can be set: it updates no parameters, or by ops with "
+                                 "the rate of the trace, as Adafactor does")
+        return found
 
     def __call__(self, *inputs: Any) -> Any:
         """As :meth:`run`, but returns a single output itself, and several as a tuple."""
@@ -142,7 +150,8 @@ class LoadedProgram:
         """Run on tensors or arrays of the traced shapes and dtypes, in the order of the function's tensor arguments.
 
         Returns the outputs as new tensors. Raises :class:`SpecError` for other inputs, :class:`TraceError` if a parameter has a
-        gradient and must not have one, or the other way round, or if an option has changed that is part of the program.
+        gradient and must not have one, or the other way round, or if an option has changed that is part of the program, or a
+        tensor of the state was given other memory.
         """
         wanted = self._trace.program.inputs
         if len(inputs) != len(wanted):
@@ -161,6 +170,7 @@ class LoadedProgram:
                 raise SpecError(f"the program writes to input {k}, which must not share the memory of another input, as in the "
                                 "traced run")
         tensors = self._brought(tensors)
+        self._check_state()
         self._check_options()
         self._check_gradients()
         return self._replay.run(tensors)
@@ -197,6 +207,12 @@ class LoadedProgram:
                     value_over(wholes[x.buffer].storage, to).copy_(value_over(t.storage, of))
             return [value_over(wholes[x.buffer].storage, spec) if x.buffer in wholes else t
                     for x, spec, t in zip(inputs, specs, tensors, strict=True)]
+
+    def _check_state(self) -> None:
+        for name, t, storage, spec in self._held:
+            if t.storage is not storage or t.spec is not spec:
+                raise TraceError(f"state[{name!r}] was given other memory, which the program does not read: write to it in "
+                                 "place, as by copy_() under gradcore.no_grad(), or load the program again")
 
     def _check_options(self) -> None:
         for k, (optimizer, group, traced) in enumerate(self._options):

@@ -154,6 +154,38 @@ def test_a_program_without_an_optimizer_has_no_learning_rate(tmp_path: Path) -> 
         loaded.learning_rate = 0.5
 
 
+def test_the_rate_of_adafactor_is_part_of_the_program(tmp_path: Path) -> None:
+    w = nn.Parameter(gradcore.ones(3))
+    optimizer = gradcore.optim.Adafactor([w], lr=0.5)
+
+    def step(x: Any) -> None:
+        optimizer.zero_grad()
+        (w * x).sum().backward()
+        optimizer.step()
+
+    loaded = gradcore.load_program(saved(step, tmp_path, gradcore.ones(3)))
+    with raises(AttributeError, "or by ops with the rate of the trace, as Adafactor does"):
+        loaded.learning_rate = 0.1
+
+
+def test_a_tensor_of_the_state_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    w = nn.Parameter(gradcore.ones(2, 2))
+    x = gradcore.ones(2)
+    loaded = gradcore.load_program(saved(lambda x: w @ x, tmp_path, x))
+    with gradcore.no_grad():
+        loaded.state["w"].copy_(gradcore.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    assert loaded(x).tolist() == [3, 7]
+    with raises(TypeError, "does not support item assignment"):
+        loaded.state["w"] = gradcore.zeros(2, 2)  # type: ignore[index]
+    was = loaded.state["w"].data
+    for other in gradcore.zeros(2, 2), was.t():
+        loaded.state["w"].data = other
+        with raises(TraceError, "state['w'] was given other memory, which the program does not read: write to it in place"):
+            loaded(x)
+    loaded.state["w"].data = was
+    assert loaded(x).tolist() == [3, 7]
+
+
 @pytest.mark.parametrize("packing", ["checkpoint", "save_on_cpu"])
 def test_a_step_with_pack_hooks_is_loaded(packing: str, tmp_path: Path) -> None:
     gradcore.manual_seed(0)
