@@ -112,8 +112,6 @@ def _cumextreme(g: Graph, out: TensorSpec, x: Value, *, dim: int, largest: bool)
 def _ranked(g: Graph, out: TensorSpec, x: Value, *, dim: int, start: int, length: int, descending: bool) -> list[Value]:
     if not x.ndim:
         return [x, g.constant(0, np.int64)]
-    if x.dtype.kind == "b":
-        x = g.cast(x, np.int32)
     shape = (*x.shape[:dim], start + length, *x.shape[dim + 1:])
     found = g.several("TopK", [x, g.constant([start + length], np.int64)], [(shape, x.dtype), (shape, np.int64)],
                       axis=dim, largest=int(descending), sorted=1)

@@ -74,6 +74,8 @@ def _ends(out: TensorSpec, x: Value, kernel: Pair, stride: Pair, padding: Pair, 
 def _max_pool2d(g: Graph, out: TensorSpec, x: Value, *, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair,
                 ceil_mode: bool) -> list[Value | None]:
     ends, ceil = _ends(out, x, kernel, stride, padding, dilation, ceil_mode)
+    if any(end >= k for end, k in zip(ends, kernel, strict=True)):
+        raise Refused("dilated windows extend beyond the end by as much as the kernel, which onnxruntime does not take")
     made = g.node("MaxPool", x, shape=out.shape, kernel_shape=list(kernel), strides=list(stride), pads=[*padding, *ends],
                   dilations=list(dilation), ceil_mode=ceil)
     return [made, None]
@@ -159,8 +161,6 @@ def _rms_norm(g: Graph, out: TensorSpec, x: Value, weight: Value | None, *, dims
 @converts("attention")
 def _attention(g: Graph, out: TensorSpec, q: Value, k: Value, v: Value, mask: Value | None, state: Any, drop: Any, *,
                causal: bool, scale: float) -> list[Value | None]:
-    if state is not None:
-        raise Refused("it applies dropout: call the module's eval() first, or pass dropout_p=0")
     scores = g.node("MatMul", q * scale, _turned(g, k), shape=(*q.shape[:3], k.shape[2]))
     if causal:
         rows, keys = scores.shape[2:]

@@ -38,6 +38,14 @@ def test_a_dimension_beside_the_batch_is_expanded() -> None:
     assert session.run(None, {proto.graph.input[0].name: x.numpy()})[0].tolist() == repeated(x).tolist()
 
 
+def test_one_row_that_is_repeated_for_each_sample_stays_refused() -> None:
+    """An Expand with 1 in the place of the batch would keep the one row."""
+    row = gradcore.ones(1, 2, 4)
+    with raises(ExportError, "the values of Expand", "depend on the batch size"):
+        gradcore.onnx.export(lambda x: x @ row.expand(x.shape[0], -1, -1).transpose(1, 2), gradcore.randn(3, 2, 4), None,
+                             dynamic_batch=True)
+
+
 def test_a_node_without_an_op_is_named_alone() -> None:
     with raises(ExportError, "the values of Slice depend"):
         gradcore.onnx.export(lambda x: x[-1], gradcore.randn(3, 4), None, dynamic_batch=True)

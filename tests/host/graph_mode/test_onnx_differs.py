@@ -82,6 +82,7 @@ def test_windows_that_would_begin_in_the_padding(size: int, kernel: int, stride:
     x = gradcore.randn(2, 3, size, size)
     agrees(lambda x: F.max_pool2d(x, kernel, stride, padding, ceil_mode=True), x)
     agrees(lambda x: F.avg_pool2d(x, kernel, stride, padding, ceil_mode=True), x)
+    agrees(lambda x: F.max_pool2d(x, kernel, stride, padding, dilation=1 + padding, ceil_mode=True), x)
 
 
 def test_scalars_that_a_model_holds_or_makes() -> None:
@@ -135,6 +136,12 @@ def test_what_onnx_does_not_give() -> None:
         gradcore.onnx.export(lambda x: F.max_pool2d(x, 2, return_indices=True), gradcore.randn(1, 1, 4, 4), None)
     with raises(ExportError, "avg_pool2d in layer (root)", "runtimes use different divisors"):
         gradcore.onnx.export(lambda x: F.avg_pool2d(x, 2, ceil_mode=True), gradcore.randn(1, 1, 5, 5), None)
+    with raises(ExportError, "max_pool2d in layer (root)", "as much as the kernel, which onnxruntime does not take"):
+        gradcore.onnx.export(lambda x: F.max_pool2d(x, 2, 4, dilation=2, ceil_mode=True), gradcore.randn(1, 1, 8, 9), None)
+    with raises(ExportError, "advance in layer (root)", "it draws random numbers"):
+        gradcore.onnx.export(lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.5), gradcore.randn(1, 2, 3, 4), None)
+    with raises(ExportError, "batch_norm in layer (root)", "normalizes by the batch's statistics"):
+        gradcore.onnx.export(lambda x: F.batch_norm(x, None, None, training=True), gradcore.randn(5, 3), None)
     with raises(gradcore.TraceError, "the function computes nothing from its arguments"):
         gradcore.onnx.export(lambda x: eye, gradcore.randn(2), None)
     compiled = gradcore.compile(lambda x: x * 2.0)
