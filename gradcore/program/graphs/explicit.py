@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import Any
 
 from gradcore.autograd import grad
@@ -15,7 +14,7 @@ from gradcore.program.planning.plan import Plan
 from gradcore.program.program import Program
 from gradcore.program.tracing.templates import rebuilt
 from gradcore.spec import TensorSpec
-from gradcore.trees import mapped
+from gradcore.trees import leaves, mapped
 
 
 class Symbol:
@@ -58,18 +57,19 @@ class Graph:
         from gradcore.program.planning.drawing import drawn
         return drawn(self.program, self.plan, path)
 
-    def execute(self, *inputs: Any, keep: Sequence[Symbol] | None = None) -> Any:
+    def execute(self, *inputs: Any, keep: Any = None) -> Any:
         """Run this part on tensors of the traced specs, in the order of the tensors in the example inputs.
 
         The graphs before it in the chain must have been executed since its last run, each once. Returns what the function
-        returned, as tensors without a graph; with ``keep`` only those outputs, and None for the others. Raises TraceError for a
-        wrong order or other specs, TypeError for inputs that are not tensors.
+        returned, as tensors without a graph; with ``keep``, an output or a list, tuple or dict of them, only those, and None
+        for the others. Raises TraceError for a wrong order or other specs, TypeError for inputs that are not tensors.
         """
-        for s in keep or ():
+        kept = None if keep is None else [*leaves(keep)]
+        for s in kept or ():
             if not isinstance(s, Symbol) or s.chain is not self._chain or s.part != self._part:
                 got = repr(s) if isinstance(s, Symbol) else type(s).__name__
                 raise TypeError(f"keep expects outputs of {self!r}, such as graph.outputs, but got {got}")
-        return self._chain.execute(self._part, list(inputs), None if keep is None else {s.index for s in keep})
+        return self._chain.execute(self._part, list(inputs), None if kept is None else {s.index for s in kept})
 
     def __repr__(self) -> str:
         return self._chain.name(self._part)

@@ -96,6 +96,12 @@ def test_structures_of_inputs_and_outputs() -> None:
     assert found["sum"].tolist() == [3, 3] and found["scaled"][0].tolist() == [3, 3]
     kept = graph.execute(gradcore.ones(2), gradcore.ones(2), keep=[graph.outputs["sum"]])
     assert kept["sum"].tolist() == [2, 2] and kept["scaled"] == [None]
+    # One output alone, and all of them in the function's own structure.
+    for keep, there in (graph.outputs["sum"], False), (graph.outputs, True), ({}, None):
+        kept = graph.execute(gradcore.ones(2), gradcore.ones(2), keep=keep)
+        assert (kept["scaled"] != [None], kept["sum"] is not None) == (bool(there), there is not None)
+    with pytest.raises(TypeError, match=r"such as graph\.outputs, but got int"):
+        graph.execute(gradcore.ones(2), gradcore.ones(2), keep=3)
 
 
 def test_graphs_take_dicts_and_can_be_asked_before_they_run() -> None:
