@@ -44,16 +44,19 @@ def assert_close(actual: Any, expected: Any, *, allow_subclasses: bool = True, r
     ``actual`` and ``expected`` are tensors, what :func:`gradcore.as_tensor` takes, numbers, None, or sequences and mappings
     of them. Tolerances are by default PyTorch's for the dtype, the looser ones of two: equality for integers. NaN is close to
     NaN only with ``equal_nan``. Devices and dtypes must agree, with ``check_stride`` strides too; of meta tensors only those
-    are compared. ``check_layout`` has no effect. ``msg`` replaces the text, or makes it from PyTorch's.
+    are compared. ``check_layout`` has no effect. ``msg`` replaces the text, or makes it from PyTorch's, except of what cannot
+    be compared: containers of different lengths or keys, and objects of different types.
     """
     __tracebackhide__ = True
+    said = None
     try:
         # First, as in PyTorch, what cannot be compared.
         pairs = [_Compared(*pair, allow_subclasses, rtol, atol) for pair in _pairs(actual, expected, ())]
+        said = msg
         for pair in pairs:
             pair.compare(equal_nan, check_device, check_dtype, check_stride)
     except _Differs as error:
-        raise error.error(msg) from None
+        raise error.error(said) from None
 
 
 def _pairs(actual: Any, expected: Any, at: tuple[Any, ...]) -> Iterator[tuple[Any, Any, tuple[Any, ...]]]:

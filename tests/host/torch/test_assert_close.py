@@ -51,6 +51,10 @@ CASES: dict[str, Callable[[Any], tuple[Any, ...]]] = {
     "a parameter alone": lambda t: (t.nn.Parameter(t.ones(2)), t.ones(2), {"allow_subclasses": False}),
     "own words": lambda t: (t.ones(2), t.zeros(2), {"msg": "not so"}),
     "more words": lambda t: ([t.ones(2)], [t.zeros(2)], {"msg": lambda text: f"so: {text}."}),
+    "own words for lengths": lambda t: ([1], [1, 2], {"msg": "not so"}),
+    "own words for keys": lambda t: ({"a": 1}, {"b": 1}, {"msg": lambda text: f"so: {text}."}),
+    "own words for types": lambda t: ([1], ["a"], {"msg": "not so"}),
+    "own words for tolerances": lambda t: (1.0, 2.0, {"msg": "not so", "rtol": 0.5}),
 }
 
 
