@@ -47,7 +47,7 @@ def load(name: str | os.PathLike[str]) -> Dataset | Text:
         return load_arrays(folder)
     if folder.is_file():
         try:
-            text = folder.read_text(encoding="utf-8")
+            text = folder.read_text(encoding="utf-8-sig")
         except UnicodeDecodeError as error:
             raise ValueError(f"{folder} is no text file in UTF-8 ({error}), nor an .npz file of arrays; of IDX files, "
                              "the folder is given") from None

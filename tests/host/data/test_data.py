@@ -257,6 +257,8 @@ def test_batches_cover_everything_once_an_epoch() -> None:
     assert [b[0].tolist() for b in first] != [b[0].tolist() for b in second]
     again = list(Batches(x, y, batch_size=4, seed=5))
     assert [b[0].tolist() for b in again] == [b[0].tolist() for b in first]
+    orders = {seed: [b[0].tolist() for b in Batches(x, batch_size=4, seed=seed)] for seed in (5, 6, -1)}
+    assert orders[5] != orders[6] != orders[-1] != orders[5]
 
 
 def test_batches_drop_and_order() -> None:

@@ -35,6 +35,7 @@ def test_windows_and_their_successors() -> None:
     assert x.shape == y.shape == (16, 8) and (y == x + 1).all() and len(windows) == 1
     again, _ = Windows(numbers, 8, 16, seed=3).draw()
     np.testing.assert_array_equal(x, again)
+    assert not np.array_equal(x, Windows(numbers, 8, 16, seed=4).draw()[0])
     assert not np.array_equal(x, windows.draw()[0])
     seen = np.concatenate([windows.draw()[0].ravel() for _ in range(50)])
     assert seen.min() == 0 and seen.max() == 48
@@ -52,5 +53,9 @@ def test_a_text_file(tmp_path) -> None:
     path = tmp_path / "lines.txt"
     path.write_text("one two three\n" * 20, encoding="utf-8")
     assert data.load(path).name == "lines"
+    # Some editors put a mark at the beginning, which is no character of the text.
+    marked = tmp_path / "marked.txt"
+    marked.write_text("one two three\n" * 20, encoding="utf-8-sig")
+    assert data.load(marked).alphabet == data.load(path).alphabet
     with raises(ValueError, "or of a text file"):
         data.load(tmp_path / "absent")
