@@ -17,6 +17,7 @@ import pytest
 
 import gradcore
 from gradcore import folds
+from gradcore.cli import train
 from gradcore.cli.main import main, parser
 from gradcore.cli.measure import in_words
 from gradcore.devices import availability
@@ -82,6 +83,25 @@ def test_train_the_gpt_on_text(capsys, tmp_path):
     written = load_run(path).result
     assert written["test_loss"] < written["bigram_entropy"]
     assert len(written["sample"]) > 300 and written["sample"] in out
+
+
+@pytest.mark.parametrize(("argv", "rate"), [
+    (("--model", "mlp"), 0.1), (("--model", "mlp", "--optimizer", "adam"), 1e-3), (("--model", "chargpt"), 2e-3),
+    (("--model", "chargpt", "--optimizer", "sgd"), 0.1), (("--model", "chargpt", "--lr", "0.5"), 0.5)])
+def test_the_learning_rate_is_the_usual_one_and_decays_to_zero(capsys, tmp_path, monkeypatch, argv, rate):
+    made, rates = train.make_optimizer, []
+
+    def make_optimizer(*args):
+        optimizer = made(*args)
+        optimizer.register_step_pre_hook(lambda o, *_: rates.append(o.param_groups[0]["lr"]))
+        return optimizer
+
+    monkeypatch.setattr(train, "make_optimizer", make_optimizer)
+    text = tmp_path / "verse.txt"
+    text.write_text("the quick brown fox jumps over the lazy dog. " * 80)
+    data = ("--data", text) if "chargpt" in argv else ()
+    assert run(capsys, "train", *argv, *data, "--steps", 4, "--batch-size", 2, "--out", tmp_path)[0] == 0
+    assert rates == pytest.approx([rate, 0.75 * rate, 0.5 * rate, 0.25 * rate])
 
 
 def test_train_a_model_of_ones_own_on_text(capsys, tmp_path):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 import gradcore
-from gradcore.cli import train
+from gradcore.cli import live, train
 from gradcore.cli.live import LiveView, sparkline
 from gradcore.cli.main import main
 from gradcore.report.run import StepFigures
@@ -41,6 +42,19 @@ def test_a_picture_shows_roles_and_loss() -> None:
     text = out.getvalue()
     assert "step 2/2  peak " in text and "gradient" in text and "▼" in text
     assert "loss 1.0000 █▁" in text, "the last step is drawn, however soon it comes"
+
+
+def test_a_step_soon_after_the_last_update_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([10.0, 10.1, 10.2, 10.3])
+    monkeypatch.setattr(live, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    with gradcore.step() as s:
+        gradcore.ones(1000)
+    drawn: list[int] = []
+    with LiveView(terminal()[0], 9) as view:
+        monkeypatch.setattr(view, "picture", lambda line, _: drawn.append(line.step) or "")
+        for number in range(1, 5):
+            view.update(StepFigures.of(number, 1.0, s.report), s)
+    assert drawn == [1, 3]
 
 
 @pytest.mark.parametrize(("environment", "color"), [
