@@ -27,6 +27,7 @@ and the data set of --data, too.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import importlib.util
 import inspect
@@ -176,6 +177,9 @@ def _run_file(path: Path) -> Any:
     if folder not in sys.path and not sys.flags.safe_path:
         # It may import its neighbors, as a script may. What is in the current folder comes first.
         sys.path.insert(1, folder)
+    if sys.modules.pop(spec.name, None) is not None:
+        # What the file made when it ran for another batch size is not of this one.
+        gc.collect()
     module = importlib.util.module_from_spec(spec)
     # Dataclasses and type hints in the file look up their module by name.
     sys.modules[spec.name] = module

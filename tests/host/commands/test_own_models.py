@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,18 @@ LAYOUTS = {
 def test_a_function_s_arrays_are_taken_as_they_are(capsys: Any, tmp_path: Path, layout: str) -> None:
     rows = {d: measured(capsys, tmp_path, LAYOUTS[layout], d, "1,32,300") for d in ("cpu", "meta")}
     assert rows["cpu"] == rows["meta"] and [r["batch_size"] for r in rows["cpu"]] == [1, 32, 300]
+
+
+def test_what_the_file_itself_makes_is_counted_once(capsys: Any, tmp_path: Path) -> None:
+    """It runs for each batch size."""
+    path = tmp_path / "mine.py"
+    text = HEAD.replace("def scores", "table = gradcore.zeros(1000)\n\ndef scores")
+    path.write_text(f"{text}    return module, (zeros(b, 10), np.zeros(b, np.int64))\n")
+    assert main(["measure", str(path), "--batch-sizes", "4,4,4", "--device", "cpu", "--json"]) == 0
+    first, *others = json.loads(capsys.readouterr().out)["rows"]
+    assert others == [first] * 2
+    del sys.modules["gradcore_model_mine"]
+    gc.collect()
 
 
 def test_a_batch_that_fits_no_machine(capsys: Any, tmp_path: Path) -> None:
