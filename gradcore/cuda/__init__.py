@@ -1,4 +1,8 @@
-"""``gradcore.cuda``: devices, streams, random numbers and memory figures, with PyTorch's names. Sizes are in bytes."""
+"""``gradcore.cuda``: devices, streams, random numbers and memory figures, with PyTorch's names. Sizes are in bytes.
+
+A device is a GPU by its name or number, the first one if None. Where there is a GPU, figures of another device are a
+ValueError; the functions of :mod:`gradcore` itself, such as :func:`gradcore.memory_allocated`, take any.
+"""
 
 from __future__ import annotations
 
@@ -100,28 +104,28 @@ def synchronize(device: AnyDevice = None) -> None:
 
 def memory_allocated(device: AnyDevice = None) -> int:
     """Live bytes, rounded as the pool does; 0 without a GPU."""
-    return _memory.memory_allocated(named(device)) if is_available() else 0
+    return _memory.memory_allocated(gpu(device)) if is_available() else 0
 
 
 def memory_reserved(device: AnyDevice = None) -> int:
     """Bytes of the pool's segments; 0 without a GPU."""
-    return _memory.memory_reserved(named(device)) if is_available() else 0
+    return _memory.memory_reserved(gpu(device)) if is_available() else 0
 
 
 def max_memory_allocated(device: AnyDevice = None) -> int:
     """The most bytes allocated at once since the start or :func:`reset_peak_memory_stats`; 0 without a GPU."""
-    return _memory.max_memory_allocated(named(device)) if is_available() else 0
+    return _memory.max_memory_allocated(gpu(device)) if is_available() else 0
 
 
 def max_memory_reserved(device: AnyDevice = None) -> int:
     """The most bytes reserved at once since the start or :func:`reset_peak_memory_stats`; 0 without a GPU."""
-    return _memory.max_memory_reserved(named(device)) if is_available() else 0
+    return _memory.max_memory_reserved(gpu(device)) if is_available() else 0
 
 
 def reset_peak_memory_stats(device: AnyDevice = None) -> None:
     """Restart the measurement of peaks from the present live bytes; without a GPU, do nothing."""
     if is_available():
-        _memory.reset_peak_memory_stats(named(device))
+        _memory.reset_peak_memory_stats(gpu(device))
 
 
 def empty_cache() -> None:
@@ -137,7 +141,7 @@ def memory_stats(device: AnyDevice = None) -> dict[str, int]:
     """
     if not is_available():
         return {}
-    found = _memory.memory_stats(named(device))
+    found = _memory.memory_stats(gpu(device))
     both = {"requested_bytes": "requested", "allocated_bytes": "allocated", "active_bytes": "allocated",
             "reserved_bytes": "reserved"}
     figures = {f"{name}.all.{when}": found[f"{prefix}{ours}"] for name, ours in both.items()
@@ -155,12 +159,12 @@ def set_per_process_memory_fraction(fraction: float, device: AnyDevice = None) -
         raise TypeError("Invalid type for fraction argument, must be `float`")
     if not 0 <= fraction <= 1:
         raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
-    _memory.set_memory_limit(max(int(fraction * mem_get_info(device)[1]), 1), named(device))
+    _memory.set_memory_limit(max(int(fraction * mem_get_info(device)[1]), 1), gpu(device))
 
 
 def memory_summary(device: AnyDevice = None) -> str:
     """The device's figures and its largest holders, as text."""
-    return _memory.memory_summary(named(device))
+    return _memory.memory_summary(gpu(device))
 
 
 def manual_seed(seed: int) -> None:
@@ -211,7 +215,7 @@ def use_for_cupy(tag: str = "cupy", device: AnyDevice = None) -> Iterator[None]:
     last reference, behind the work of the stream on which CuPy has made them. Raises RuntimeError without a GPU, and
     :class:`OutOfMemoryError` when the pool does.
     """
-    target: Any = get_device(named(device))
+    target: Any = gpu(device)
     from cupy.cuda import memory, using_allocator
 
     from gradcore.devices.gpu.device import ScratchMemory

@@ -227,6 +227,12 @@ def test_properties_and_memory_are_the_driver_s():
     assert gradcore.cuda.memory_allocated(0) == gradcore.cuda.memory_allocated("cuda:0") > 0
     assert stats["allocated_bytes.all.current"] == gradcore.cuda.memory_allocated() >= x.nbytes
     assert stats["reserved_bytes.all.peak"] == gradcore.cuda.max_memory_reserved()
+    for ask in ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved", "memory_stats",
+                "memory_summary", "reset_peak_memory_stats"):
+        with pytest.raises(ValueError, match="Expected a cuda device, but got: cpu"):
+            getattr(gradcore.cuda, ask)("cpu")
+    with pytest.raises(ValueError, match="Expected a cuda device, but got: cpu"), gradcore.cuda.use_for_cupy(device="cpu"):
+        pass
 
 
 def test_a_fraction_of_the_memory_is_a_limit():
