@@ -154,7 +154,7 @@ MISTAKES: dict[str, Callable[[Any, Any], Any]] = {
         lambda t, f: f.vmap(lambda x, y: x)(t.ones(2), t.ones(3)),
     "expected `in_dims` to be int or a (potentially nested) tuple": lambda t, f: f.vmap(curve, in_dims=None)(t.ones(2)),
     "Tensor of dimensionality 1 so expected in_dim to satisfy -1 <= in_dim < 1":
-        lambda t, f: f.vmap(curve, in_dims=3)(t.ones(2)),
+        lambda t, f: f.vmap(curve, in_dims=1)(t.ones(2)),
     "in_dims is not compatible with the structure of `inputs`": lambda t, f: f.vmap(curve, in_dims=(0, 0))(t.ones(2)),
     "must only return Tensors, got type <class 'int'>": lambda t, f: f.vmap(lambda x: 3)(t.ones(2)),
     "out_dims is not compatible with the structure of `outputs`":

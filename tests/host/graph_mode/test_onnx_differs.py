@@ -98,6 +98,10 @@ def test_scalars_that_a_model_holds_or_makes() -> None:
     agrees(Scaled(), gradcore.randn(3, 2))
 
 
+def test_a_dimension_in_the_middle_is_sorted() -> None:
+    agrees(lambda x: (*x.sort(1), *x.topk(2, 1)), gradcore.randn(2, 3, 4))
+
+
 def test_a_threshold_lets_nan_pass() -> None:
     agrees(lambda x: F.threshold(x, 0.1, 5.0), gradcore.tensor([float("nan"), 0.1, 0.2, -float("inf"), float("inf")]))
 
