@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
-from types import MappingProxyType
 from typing import Any
 from weakref import ref
 
@@ -62,24 +61,23 @@ class LoadedProgram:
         calls = checked_calls(program, numbers, survivors, device)
         _check_ends(shipment)
         self.device = device
-        state: dict[str, Any] = {}
         #: Tensors by name.
-        self.state = MappingProxyType(state)
+        self.state: dict[str, Any] = {}
         storages = {}
         for b, name in shipment.names.items():
             tag = program.buffers[b].tag
             with scoped(like=tag, phase="setup", role=tag.role):
-                state[name] = functional.tensor(values.pop(name), device=device)
-            storages[b] = state[name].storage
+                self.state[name] = functional.tensor(values.pop(name), device=device)
+            storages[b] = self.state[name].storage
         leaves = []
         for name, x in shipment.leaves:
             leaf = value_over(storages[x.buffer], x.spec)
             leaf.requires_grad = True
             leaf.edge[0].path = name
             leaves.append(leaf)
-            state[name] = leaf
+            self.state[name] = leaf
         #: The tensors of the state, with the memory that the program reads.
-        self._held = [(name, t, t.storage, t.spec) for name, t in state.items()]
+        self._held = [(name, t, t.storage, t.spec) for name, t in self.state.items()]
         slots = [leaf.edge[0] for leaf in leaves]
         optimizers = [_optimizer(kind, [{n: value_over(storages[v.buffer], v.spec) if isinstance(v, Operand) else v
                                          for n, v in group.items()} for group in groups])
@@ -151,7 +149,7 @@ class LoadedProgram:
 
         Returns the outputs as new tensors. Raises :class:`SpecError` for other inputs, :class:`TraceError` if a parameter has a
         gradient and must not have one, or the other way round, or if an option has changed that is part of the program, or a
-        tensor of the state was given other memory.
+        tensor of the state was replaced or given other memory.
         """
         wanted = self._trace.program.inputs
         if len(inputs) != len(wanted):
@@ -210,9 +208,9 @@ class LoadedProgram:
 
     def _check_state(self) -> None:
         for name, t, storage, spec in self._held:
-            if t.storage is not storage or t.spec is not spec:
-                raise TraceError(f"state[{name!r}] was given other memory, which the program does not read: write to it in "
-                                 "place, as by copy_() under gradcore.no_grad(), or load the program again")
+            if self.state.get(name, t) is not t or t.storage is not storage or t.spec is not spec:
+                raise TraceError(f"state[{name!r}] was replaced or given other memory, which the program does not read: write "
+                                 "to it in place, as by copy_() under gradcore.no_grad(), or load the program again")
 
     def _check_options(self) -> None:
         for k, (optimizer, group, traced) in enumerate(self._options):
