@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any
-from weakref import ref
 
 from gradcore.arguments import warn
 from gradcore.errors import SpecError
@@ -47,35 +46,12 @@ class Recurrent(Module):
             init.uniform_(p, -bound, bound)
 
 
-class _Weights(list[Any]):
-    """The weights of a layer in a row. One that is put into it is what the layer computes with, as in PyTorch."""
-
-    def __init__(self, layer: RNNBase) -> None:
-        super().__init__(layer._module_weights(layer._flat_weights_names))
-        # Weakly, since layers keep it.
-        self._layer = ref(layer)
-
-    def __setitem__(self, place: Any, given: Any) -> None:
-        super().__setitem__(place, given)
-        if (layer := self._layer()) is not None:
-            names = layer._flat_weights_names[place]
-            layer._module_give(*(([names], [given]) if isinstance(names, str) else (names, self[place])))
-
-    def __reduce__(self) -> Any:
-        # A copy is no list of this layer.
-        return list, (list(self),)
-
-
 class RNNBase(Recurrent):
     """Stacked recurrent layers, with PyTorch's parameter names: ``weight_ih_l0``, ..., ``weight_ih_l0_reverse``, ...
 
     The input is [L, N, in], or [N, L, in] with ``batch_first``, or [L, in], or packed sequences, which give packed outputs.
     States are [layers * directions, N, H], zeros by default.
     """
-
-    #: What is computed with in the place of attributes of these names, since the program has set ``_flat_weights``; and the
-    #: attributes, as they were then.
-    _module_given: Mapping[str, tuple[Any, Any]] = {}
 
     def __init__(self, mode: str, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
                  batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, proj_size: int = 0,
@@ -135,13 +111,10 @@ class RNNBase(Recurrent):
             return [(out, nothing)[:self._module_tensors]] * len(self._all_weights)
         return apart(hx)
 
-    def _module_weights(self, names: list[str]) -> list[Any]:
+    def _module_weights(self) -> Iterator[list[Any]]:
+        """The weights and biases of each layer and direction, one after the other as they are needed: some are computed."""
         # By attribute: weight normalization and parametrizations compute some in the place of parameters.
-        given = self._module_given
-        if given and any(getattr(self, name, None) is not was for name, (_, was) in given.items()):
-            # As in PyTorch, where one is another now, or is computed each time.
-            given = {}
-        return [given[name][0] if name in given else getattr(self, name) for name in names]
+        return ([getattr(self, name) for name in names] for names in self._all_weights)
 
     # What follows has PyTorch's names, by which subclasses with a ``forward`` of their own call it.
 
@@ -151,34 +124,14 @@ class RNNBase(Recurrent):
 
     @property
     def _flat_weights(self) -> list[Any]:
-        """The weights and biases of all layers and directions in a row. A list that is set, or an item, is what the layer
-        computes with, until an attribute that it stands for is another, or the layer is converted; copies are without."""
-        return _Weights(self)
+        """The weights and biases of all layers and directions in a row; the layer does not see what is put into the list."""
+        return [w for weights in self._module_weights() for w in weights]
 
     @_flat_weights.setter
-    def _flat_weights(self, weights: Sequence[Any]) -> None:
-        names = self._flat_weights_names
-        if len(weights) != len(names):
-            raise ValueError(f"_flat_weights of this {type(self).__name__} are {len(names)} tensors, {', '.join(names)}, "
-                             f"but got {len(weights)}")
-        self._module_give(names, weights)
-
-    def _module_give(self, names: Sequence[str], weights: Sequence[Any]) -> None:
-        given = {**self._module_given, **{name: (w, getattr(self, name, None)) for name, w in zip(names, weights, strict=True)}}
-        self._module_given = {name: (w, was) for name, (w, was) in given.items() if w is not was}
-
-    def _init_flat_weights(self) -> None:
-        """Let the layer compute with its attributes again."""
-        self.__dict__.pop("_module_given", None)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RNNBase:
-        self._init_flat_weights()
-        return super()._apply(fn, recurse)
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = super().__getstate__()
-        state.pop("_module_given", None)
-        return state
+    def _flat_weights(self, weights: Any) -> None:
+        raise AttributeError(f"_flat_weights of a {type(self).__name__} cannot be set: to compute with other weights, register "
+                             "a parametrization (nn.utils.parametrize), or set the parameters by their names, such as "
+                             f"{self._flat_weights_names[0]}")
 
     def get_expected_hidden_size(self, input: Tensor, batch_sizes: Tensor | None) -> tuple[int, int, int]:
         """The shape of h, of a batch [L, N, in] (or batch first), or of packed sequences with their ``batch_sizes``."""
@@ -243,9 +196,7 @@ class RNNBase(Recurrent):
     def _module_through(self, x: Tensor, runs: list[tuple[int, int]] | None, hx: State | None) -> tuple[Tensor, State]:
         """Run all layers along [L, N, in], or along packed sequences [total steps, in] with their ``runs``."""
         states = self._module_start(hx, x, x.spec.shape[1] if runs is None else runs[0][1])
-        # One after the other, as they are needed: some are computed.
-        weights = map(self._module_weights, self._all_weights)
-        return through(self.mode, x, runs, states, weights, self.bias, 1 + self.bidirectional,
+        return through(self.mode, x, runs, states, self._module_weights(), self.bias, 1 + self.bidirectional,
                        self.dropout if self.training else 0.0)
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Any:
@@ -256,7 +207,7 @@ class RNNBase(Recurrent):
     @property
     def all_weights(self) -> list[list[Any]]:
         """The weights and biases of each layer and direction; only the weights with ``bias=False``."""
-        return [[getattr(self, name) for name in names] for names in self._all_weights]
+        return list(self._module_weights())
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.hidden_size}" + unusual(

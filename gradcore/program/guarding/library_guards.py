@@ -167,8 +167,8 @@ def counts_guard(optimizer: Optimizer, params: list[Any]) -> Guard:
 class ModuleGuard(Asking):
     """A module is in the same mode, has the same hooks, and consists of the same parameters, buffers and modules."""
 
-    __slots__ = ("owner", "own", "training", "forward", "lazy", "tensors", "others", "given", "table", "hooks", "kind",
-                 "names", "leaves")
+    __slots__ = ("owner", "own", "training", "forward", "lazy", "tensors", "others", "table", "hooks", "kind", "names",
+                 "leaves")
 
     def __init__(self, module: Module) -> None:
         own = self.own = module.__dict__
@@ -186,8 +186,6 @@ class ModuleGuard(Asking):
         self.tensors = [(name, value, value.storage, value.spec, value.edge) for name, value in members
                         if isinstance(value, Value) and not is_lazy(value)]
         self.others: list[tuple[str, Any]] = [(name, value) for name, value in members if not isinstance(value, Value)]
-        #: Of a recurrent layer whose ``_flat_weights`` can be set: what it was given, another dict each time, or None.
-        self.given = [own.get("_module_given")] if hasattr(self.kind, "_module_given") else []
         #: Their names, in order: code may call all children, or update all parameters, one after the other.
         self.names = [(part, tuple(own[part])) for part in KINDS]
         #: Leaves, with the hooks on their gradients.
@@ -214,8 +212,7 @@ class ModuleGuard(Asking):
         yield f"{owner}._module_hooks is {name(self.table)}", hooks
         members = ((key, value, f"{key} of {kind} is a different object")
                    for key, value, *_ in (*self.lazy, *self.tensors, *self.others))
-        given = (("_module_given", value, f"_flat_weights of {kind} were set") for value in self.given)
-        for key, value, why in (("forward", self.forward, f"forward of {kind} was replaced"), *given, *members):
+        for key, value, why in (("forward", self.forward, f"forward of {kind} was replaced"), *members):
             # An attribute that is missing raises, and the guard then does not hold.
             missing = value is None and key not in self.own
             yield f"{key!r} not in {own}" if missing else f"{own}[{key!r}] is {name(value)}", why

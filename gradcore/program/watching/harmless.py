@@ -10,7 +10,6 @@ from gradcore._gradients import Gradients
 from gradcore._tensor import Tensor
 from gradcore.engine.node import leaf_of
 from gradcore.nn.module import Module
-from gradcore.nn.recurrent import RNNBase
 from gradcore.nn.utils.prune import BasePruningMethod
 from gradcore.nn.utils.spectral_norm import SpectralNorm
 from gradcore.nn.utils.weight_norm import WeightNorm
@@ -27,9 +26,8 @@ _PUTS: CodeType = Module._module_put.__code__
 OPERATORS = by_id(f.__code__ for kind in Tensor.__mro__ for name, f in vars(kind).items()
                   if name in {f"__i{x}__" for x in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or",
                                                     "xor", "lshift", "rshift")})
-#: What gives a module a parameter, buffer or child, in the place of another, say, or takes it away; and what sets weights of a
-#: recurrent layer.
-EXCHANGES = (_PUTS, Module.__delattr__.__code__, RNNBase._module_give.__code__)
+#: What gives a module a parameter, buffer or child, in the place of another, say, or takes it away.
+EXCHANGES = (_PUTS, Module.__delattr__.__code__)
 #: Hooks that store the weight which they compute before each call of a layer.
 STORES_WEIGHT = {WeightNorm.__call__.__code__: "weight_norm", SpectralNorm.__call__.__code__: "spectral_norm",
                  BasePruningMethod.__call__.__code__: "prune"}
