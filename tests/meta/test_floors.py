@@ -28,6 +28,8 @@ FLOORS: tuple[frozenset[str], ...] = (
                "cuda", "utils", "amp", "onnx", "testing", "distributions", "func", "accelerator", "compiler", "distributed",
                "hub", "jit", "multiprocessing", "__main__"}),
 )
+#: The packages of graph mode, each of which may import those before it.
+STAGES = ("program", "planning", "guarding", "watching", "tracing", "replaying", "shipping", "calls", "graphs")
 #: Packages that may import only floor 0, whatever their floor.
 SECLUDED = frozenset({"report", "ops"})
 
@@ -120,6 +122,13 @@ def test_a_breach_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(f"{__name__}.ROOT", tmp_path)
     counts = {name: len(breaches(package / name)) for name in planted}
     assert counts == {"spec/a.py": 1, "ops/b.py": 1, "report/c.py": 1, "engine/d.py": 1, "memory/e.py": 0}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_of_the_graph_mode_imports_none_that_comes_after_it(stage: str) -> None:
+    files = [PACKAGE / "program" / "program.py"] if stage == "program" else (PACKAGE / "program" / stage).glob("*.py")
+    assert [f"{path.relative_to(ROOT)}:{line}" for path in files for line, target in imported(path)
+            if target[1:2] == ["program"] and STAGES.index(target[2]) > STAGES.index(stage)] == []
 
 
 def test_every_floor_has_names_of_its_own() -> None:

@@ -17,8 +17,8 @@ from gradcore.program.guarding.guards import Asking, Guard, Terms, same_object, 
 from gradcore.program.guarding.library_guards import ModuleGuard, OptimizerGuard
 from gradcore.program.replaying.differentiable import Differentiable
 from gradcore.program.replaying.replay import Replay
-from gradcore.program.tracing.carried import Place
 from gradcore.program.tracing.escapes import View
+from gradcore.program.watching.stored import Place
 
 
 def _copied_apart(replay: Replay | Differentiable) -> frozenset[int] | None:

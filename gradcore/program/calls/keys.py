@@ -15,7 +15,7 @@ from gradcore.engine.value import Value
 from gradcore.program.guarding.libraries import is_bound, is_opaque
 from gradcore.program.guarding.values import LONG, MOST_INSIDE, VALUES, attributes_of, buffer_of, has_buffer, mark_of
 from gradcore.program.replaying.arena import ALIGNED
-from gradcore.program.tracing.carried import Place
+from gradcore.program.watching.stored import Place
 from gradcore.spec import TensorSpec
 
 #: The storage of a tensor.

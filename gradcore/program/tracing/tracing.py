@@ -28,10 +28,10 @@ from gradcore.program.guarding.library_guards import (
 )
 from gradcore.program.guarding.values import equal
 from gradcore.program.tracing.building import TWICE, Builder, Second, Trace
-from gradcore.program.tracing.carried import Place, carried_of
 from gradcore.program.tracing.recorder import Recorder, busy
 from gradcore.program.tracing.second import hooked, second_of
 from gradcore.program.tracing.templates import Templates, gradients_of
+from gradcore.program.watching.stored import Place, carried_of
 from gradcore.program.watching.watch import Watcher
 
 

@@ -30,7 +30,6 @@ from gradcore.program.guarding.library_guards import changed_numbers, is_optimiz
 from gradcore.program.guarding.names import Names, names_of, names_within
 from gradcore.program.guarding.reach import Reach
 from gradcore.program.guarding.values import asked
-from gradcore.program.tracing.carried import Stored, place_of
 from gradcore.program.watching.assignments import Steps, assigned
 from gradcore.program.watching.called import Called
 from gradcore.program.watching.former import CHANGES_HOOKS, hung, requiring, table_of
@@ -40,6 +39,7 @@ from gradcore.program.watching.looked_up import LOOKING_UP, LookedUp
 from gradcore.program.watching.newness import New
 from gradcore.program.watching.outside import Outside, note, note_variables
 from gradcore.program.watching.schedules import Schedules
+from gradcore.program.watching.stored import Stored, place_of
 
 _SETS_MODE: CodeType = Module.train.__code__
 _CLEARS: CodeType = Optimizer.zero_grad.__code__
