@@ -21,7 +21,7 @@ import threading
 import time
 import tokenize
 import uuid
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable
 from types import CodeType, FrameType, FunctionType, ModuleType, NoneType
 from typing import Any
 
@@ -47,14 +47,14 @@ from gradcore.devices.precision import (
 from gradcore.distributions import Distribution
 from gradcore.engine.node import Node
 from gradcore.engine.sites import is_inside
-from gradcore.engine.value import PLAIN, Value
 from gradcore.nn.utils import parametrize
 from gradcore.program.guarding.frames import by_id, line_of, upwards, users_line
-from gradcore.program.guarding.guards import Found, Guard, Item, Never, identical, same_mark
+from gradcore.program.guarding.guards import Guard, Item, identical
 from gradcore.program.guarding.libraries import is_library
 from gradcore.program.guarding.names import names_of
 from gradcore.program.guarding.reach import Reach
-from gradcore.program.guarding.values import copied, equal, is_plain, mark_of
+from gradcore.program.guarding.values import copied, equal, is_plain
+from gradcore.program.watching.began import Began
 from gradcore.utils.files import load
 
 #: What takes random bytes of the system's; NumPy and ``secrets`` call it for a new seed.
@@ -131,10 +131,10 @@ _BY_ARGUMENTS: dict[str, frozenset[str]] = {
 class Outside:
     """Records what user code asks while a function is traced: reasons against a replay in ``drawn``, and guards by place.
 
-    ``began`` gets guards with the plain data that the code which asks can reach from the answers.
+    ``began`` gets the plain data that the code which asks can reach from the answers.
     """
 
-    def __init__(self, drawn: list[str], began: dict[tuple[Any, ...], Guard]) -> None:
+    def __init__(self, drawn: list[str], began: Began) -> None:
         self._drawn = drawn
         self._began = began
         #: Of what was there when the run first asked, or changed it.
@@ -217,27 +217,7 @@ class Outside:
             value = look()
             self.guards[key] = (Guard(name, look, copied(value), equal) if is_plain(value)
                                 else Guard(name, look, value, identical))
-            note(Reach(names_of(frame.f_code)).of_value(name, look, value, key), self._began)
-
-
-def note(found: Found, began: dict[tuple[Any, ...], Guard]) -> None:
-    """Keep guards with the present values of plain data. Guards on tensors would add references to them."""
-    for guard, key in found:
-        if key not in began and isinstance(guard, Guard) and (isinstance(guard.seen, np.ndarray) or is_plain(guard.seen)):
-            if guard.same is same_mark:
-                guard.seen = mark_of(guard.look())
-            began[key] = guard
-
-
-def note_variables(frames: list[FrameType], reach: Reach, new: Container[Any], began: dict[tuple[Any, ...], Guard]) -> None:
-    """Keep guards for the data that can be reached from the variables of these frames, but for what is ``new``."""
-    for frame in frames:
-        found = [reach.of_code(frame.f_code, frame.f_globals)]
-        for name, x in frame.f_locals.items():
-            # What the run has made must be freed with its tensors.
-            if type(x) not in PLAIN and not isinstance(x, (Value, Iterator)) and x not in new:
-                found.append(reach.of_value(f"the variable {name}", lambda x=x: x, x, ("variable", id(x))))  # type: ignore[misc]
-        note((one for guards in found for one in guards if not isinstance(one[0], Never)), began)
+            self._began.note(Reach(names_of(frame.f_code)).of_value(name, look, value, key))
 
 
 def _value_of(variable: contextvars.ContextVar[Any]) -> Any:

@@ -19,25 +19,26 @@ import numpy as np
 
 from gradcore.autograd.function import FunctionCtx
 from gradcore.engine.sites import is_inside
-from gradcore.engine.value import PLAIN, Value
+from gradcore.engine.value import Value
 from gradcore.nn.module import Module
 from gradcore.optim import Optimizer
 from gradcore.optim.lr_scheduler import LRScheduler
 from gradcore.program.guarding.frames import is_generated, is_method, line_of, passed, takes_first, users_frames, users_line
-from gradcore.program.guarding.guards import GENERATORS, Asking, Attribute, Found, Guard, Never, Once, identical, weakly
+from gradcore.program.guarding.guards import GENERATORS, Asking, Attribute, Found, Guard, Once, identical, weakly
 from gradcore.program.guarding.libraries import is_library
 from gradcore.program.guarding.library_guards import changed_numbers, is_optimizer, numbers_of
 from gradcore.program.guarding.names import Names, names_of, names_within
 from gradcore.program.guarding.reach import Reach
 from gradcore.program.guarding.values import asked
 from gradcore.program.watching.assignments import Steps, assigned
+from gradcore.program.watching.began import Began
 from gradcore.program.watching.called import Called
 from gradcore.program.watching.former import CHANGES_HOOKS, hung, requiring, table_of
 from gradcore.program.watching.gradient_reads import READS_GRADIENT, GradientReads
 from gradcore.program.watching.harmless import ASSIGNING, EXCHANGES, OPERATORS, SETS_REQUIRES_GRAD, STORES_WEIGHT, is_harmless
 from gradcore.program.watching.looked_up import LOOKING_UP, LookedUp
 from gradcore.program.watching.newness import New
-from gradcore.program.watching.outside import Outside, note, note_variables
+from gradcore.program.watching.outside import Outside
 from gradcore.program.watching.schedules import Schedules
 from gradcore.program.watching.stored import Stored, place_of
 
@@ -77,8 +78,7 @@ class Watcher:
         #: By id: the modules, optimizers and schedulers among the arguments of the user's functions, each with the
         #: argument's name and the code of these functions.
         self.passed: dict[int, tuple[str, Any, set[CodeType]]] = {}
-        #: By key of a place: a guard with the plain data there when the code that can reach it was first entered.
-        self.began: dict[tuple[Any, ...], Guard] = {}
+        self.began = Began(self.new)
         #: By id of an optimizer and of a parameter: the plain data in the state when one of its methods first ran.
         self.counted: dict[int, dict[int, dict[str, Any]]] = {}
         #: Ids of objects whose ``__init__`` ran, or that are copies: they are new, so what the function does to them needs no
@@ -108,10 +108,10 @@ class Watcher:
     def __enter__(self) -> Watcher:
         self._runs = id(next(iter(users_frames(sys._getframe(), 0)), None))
         for name, generator in (("random", random._inst), ("numpy.random", np.random.mtrand._rand)):
-            self._note_value(Reach(Names()), name, generator, ("draws", name))
+            self.began.note_value(Reach(Names()), name, generator, ("draws", name))
         if isinstance(self._function, FunctionType):
             # Code does not name the contents of a default.
-            note(Reach(names_within(self._function.__code__)).of_function(self._function), self.began)
+            self.began.note(Reach(names_within(self._function.__code__)).of_function(self._function))
         self._before = sys.getprofile()
         self.new.__enter__()
         sys.setprofile(self._saw)
@@ -204,11 +204,11 @@ class Watcher:
                     self._knows(x, code) or x in self.new):
                 if isinstance(x, (Module, Optimizer, LRScheduler)):
                     self.passed.setdefault(id(x), (name, x, set()))[2].add(code)
-                    note(self._reach_at(frame).of_object(x), self.began)
+                    self.began.note(self._reach_at(frame).of_object(x))
                 else:
                     self._enters(x, frame, False)
             if isinstance(x, GENERATORS):
-                self._note_value(Reach(Names()), f"the argument {name}", x, ("draws", id(x)))
+                self.began.note_value(Reach(Names()), f"the argument {name}", x, ("draws", id(x)))
 
     def _knows(self, owner: Any, code: CodeType) -> bool:
         return code in self._ran_with(owner) or (id(owner) in self.passed and code in self.passed[id(owner)][2])
@@ -222,16 +222,16 @@ class Watcher:
         code, seen = frame.f_code, frame.f_locals
         self._looked_up.enters(frame)
         if first := self.called.enters(frame):
-            note(self._reach_at(frame).of_code(code, frame.f_globals), self.began)
+            self.began.note(self._reach_at(frame).of_code(code, frame.f_globals))
         if self.called.gets_others(frame, first, self.methods):
-            note_variables(users_frames(frame, self._runs), self._reach_at(frame), self.new, self.began)
+            self.began.note_variables(users_frames(frame, self._runs), self._reach_at(frame))
         for n in code.co_varnames[:code.co_argcount + code.co_kwonlyargcount]:
             if isinstance(x := seen.get(n), (list, dict, set)) and self.called.is_default(x, code):
-                self._note_value(self._reach_at(frame), f"the default of {n} of {code.co_name}", x, ("default", id(x)))
+                self.began.note_value(self._reach_at(frame), f"the default of {n} of {code.co_name}", x, ("default", id(x)))
         for n, x in self.called.variables(frame):
-            # What the run has made must be freed with its tensors.
-            if type(x) not in PLAIN and not isinstance(x, Value) and x not in self.new:
-                self._note_value(self._reach_at(frame), f"the variable {n} of {code.co_name}'s closure", x, ("cell", n, id(x)))
+            if self.began.is_older(x):
+                self.began.note_value(self._reach_at(frame), f"the variable {n} of {code.co_name}'s closure", x,
+                                      ("cell", n, id(x)))
 
     def _reach_at(self, frame: FrameType) -> Reach:
         """A walk by what the code of a frame names, and the user's code that it runs for, which gets what it returns."""
@@ -243,10 +243,7 @@ class Watcher:
         if frame.f_code not in codes:
             codes.add(frame.f_code)
             if not inside:
-                note(self._reach_at(frame).of_object(owner), self.began)
-
-    def _note_value(self, reach: Reach, name: str, x: Any, key: tuple[Any, ...]) -> None:
-        note(reach.of_value(name, lambda: x, x, key), self.began)
+                self.began.note(self._reach_at(frame).of_object(owner))
 
     def _saw_builtin(self, frame: FrameType, called: Any) -> None:
         """Record calls of builtins that change a container, or that draw a number or an item, which differs the next time."""
@@ -338,9 +335,7 @@ class Watcher:
                                for name, values in of.containers().items() for x in values if id(x) in self.changed)
         found += self.schedules.changes(self.names, self.reads_rates)
         # A local name may stand for a shared container, so writes to items are found by comparing contents.
-        return found or [*self.called.hidden(), *(guard.refusal() for key, guard in self.began.items()
-                           if not (guard.holds() or self.schedules.sets(key))
-                           and (numbers or not (isinstance(guard, Never) and guard.numbers))),
+        return found or [*self.called.hidden(), *self.began.changes(numbers, self.schedules.sets),
                          *changed_numbers([o for o in self.optimizers() if self.is_extended(o)], self.counted)]
 
 

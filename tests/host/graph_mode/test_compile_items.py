@@ -257,6 +257,6 @@ def test_what_is_written_by_way_of_an_iterator_or_a_new_object_is_written_in_eac
 
 def test_a_comprehension_begins_no_walk_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     walks: list[Any] = []
-    monkeypatch.setattr("gradcore.program.watching.watch.note_variables", lambda *given: walks.append(given))
+    monkeypatch.setattr("gradcore.program.watching.began.Began.note_variables", lambda *given: walks.append(given))
     f = gradcore.compile(lambda x: x * sum(k for k in (1.0, 1.0)))
     assert f(gradcore.ones(1)).item() == 2.0 and f.programs and not walks
