@@ -30,11 +30,12 @@ from gradcore.program.replaying.capture import replay_of
 from gradcore.program.replaying.differentiable import Differentiable
 from gradcore.program.shipping.saved import save_entry
 from gradcore.program.tracing.carried import Carried, Exchange, joined, parted
-from gradcore.program.tracing.escapes import made_anew, relate, views_among
+from gradcore.program.tracing.escapes import made_anew, stored
 from gradcore.program.tracing.recorder import busy
 from gradcore.program.tracing.second import Entered
 from gradcore.program.tracing.templates import kept_as_they_are, rebuilt
 from gradcore.program.tracing.tracing import Tracing
+from gradcore.program.tracing.views import relate, views_among
 from gradcore.units import count_of
 
 #: The part of a thread's state that decides what a function computes; the rest only says what bytes are attributed to.
@@ -211,7 +212,9 @@ class Compiled:
                     trace = tracing.finish(tensors, outputs)
             del result, pair
             shared = templates.let_go()
-            views, unrelated = views_among(outputs, tensors, tracing.made(), [] if trace is None else trace.left)
+            made = tracing.made()
+            left = stored(outputs, made, [] if trace is None else [leaf for leaf, _ in trace.left])
+            views, unrelated = views_among(outputs, tensors, made)
             if tracing.replayed():
                 self._attempts.refuse(["it runs the gradient of an earlier compiled call: compile both as one function"])
             elif trace is None:
@@ -221,7 +224,7 @@ class Compiled:
                 if entered.hooked and tracing.ran_backward():
                     trace.obstacles.append("it runs a backward, and an argument has hooks, which that may call")
                 known = [*kept, self._function, getattr(self._function, "__self__", None)]
-                trace.obstacles += [*unrelated, *unknown_among(kept, tracing.made_of_numbers()),
+                trace.obstacles += [*left, *unrelated, *unknown_among(kept, tracing.made_of_numbers()),
                                     *made_anew(shape, known, tracing.guards)]
                 trace.obstacles += [f"it leaves the mode {name} as {now}, and found {was}: set it outside"
                                     for name, now, was in zip(_NAMES, _modes(), key, strict=False) if now != was]

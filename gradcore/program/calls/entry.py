@@ -17,7 +17,7 @@ from gradcore.program.guarding.guards import Asking, Guard, Terms, same_object, 
 from gradcore.program.guarding.library_guards import ModuleGuard, OptimizerGuard
 from gradcore.program.replaying.differentiable import Differentiable
 from gradcore.program.replaying.replay import Replay
-from gradcore.program.tracing.escapes import View
+from gradcore.program.tracing.views import View
 from gradcore.program.watching.stored import Place
 
 

@@ -1,8 +1,4 @@
-"""What a traced run leaves behind: results that something still refers to when it has ended, besides what it returns.
-
-The engine knows a view by its base, and the results of a replay have none. They get the bases that the results of the traced
-run had, among the other results, the arguments, and captured tensors, so that a write is in the history of all.
-"""
+"""What a traced run leaves behind: results that something still refers to when it has ended, besides what it returns."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ import gc
 import sys
 from collections.abc import Container, Iterable, Mapping
 from types import BuiltinFunctionType, FrameType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,11 +14,10 @@ from gradcore.devices.device import Device
 from gradcore.devices.storage import Storage
 from gradcore.engine.node import Leaf, Node
 from gradcore.engine.value import Value
-from gradcore.engine.views import note_view, recorded_as
 from gradcore.events import BORROW, Raw, Tag
 from gradcore.memory.resource import Block
 from gradcore.program.guarding.guards import Asking, Guard
-from gradcore.program.tracing.templates import Output, parts, rebuilt
+from gradcore.program.tracing.templates import parts
 
 #: What is said of a result that is live when the run has ended, and of one that is returned and held elsewhere too.
 HELD, STORED = "is still referenced after the run", "the function stores a result"
@@ -115,48 +110,17 @@ def _left(live: Mapping[int, Block], leaves: Mapping[Leaf, int], before: Contain
 # -- what it returns, and something else refers to ---------------------------------------------------------------------
 
 
-class View(NamedTuple):
-    """A result that is a view: its position, its base, and whether gradients were recorded when the view was taken."""
+def stored(outputs: list[Any], made: frozenset[int], leaves: list[Leaf]) -> list[str]:
+    """Reasons against a replay, which would not do it: what the user has stored of the results, or of what shares their bytes.
 
-    position: int
-    base: Output
-    recorded: bool
-
-
-def views_among(outputs: list[Any], arguments: list[Any], made: frozenset[int],
-                left: list[Any]) -> tuple[list[View], list[str]]:
-    """The results that are views of something that a replay has too; and the reasons why a replay is not possible.
-
-    ``made`` has the serials of the storages that the traced run made, which ``left`` gradients: pairs with a leaf.
-    Nothing else of the library may refer to the results at this moment, so that those that the user has stored can be told.
+    ``made`` has the serials of the storages that the traced run made, which left gradients in ``leaves``. Nothing else of the
+    library may refer to the results at this moment, nor a variable of a function that calls this.
     """
-    # Before a variable of this function refers to one.
-    reasons = _stored(outputs, made) or _stored_apart(outputs, made, [leaf for leaf, _ in left])
-    places = {id(t): k for k, t in reversed([*enumerate(outputs)])}
-    given = {id(t.storage): k for k, t in enumerate(arguments)}
-    found: list[View] = []
-    apart: dict[int, list[Any]] = {}
-    for k, t in enumerate(outputs):
-        if t.base is None:
-            continue
-        recorded = recorded_as(t)
-        if id(t.storage) in given:
-            # Of several arguments over its bytes, the one whose history it shares.
-            related = (i for i, a in enumerate(arguments) if a is t.base or a.base is t.base)
-            found.append(View(k, Output(argument=next(related, given[id(t.storage)])), recorded))
-        elif t.storage.serial not in made:
-            found.append(View(k, Output(value=t.base), recorded))
-        elif id(t.base) in places:
-            found.append(View(k, Output(index=places[id(t.base)]), recorded))
-        else:
-            apart.setdefault(id(t.storage), []).append(t)
-    overlapping = [v for v in apart.values() if len(v) > 1 and any(t.edge is not None for t in v) and _overlap(v)]
-    return found, reasons + [f"results that overlap ({', '.join(str(t.spec) for t in v)}) are views of a tensor that is not "
-                             "returned: return that too, or clone() them" for v in overlapping]
+    return _stored(outputs, made) or _stored_apart(outputs, made, leaves)
 
 
 def _stored(outputs: list[Any], made: frozenset[int]) -> list[str]:
-    """Reasons against a replay, which would not do it: the results that something of the user's refers to."""
+    """The results that something of the user's refers to."""
     found = []
     for k in range(len(outputs)):
         # An item of a container counts one more reference as an argument; a local variable does not from Python 3.14 on.
@@ -179,25 +143,6 @@ def _stored_apart(outputs: list[Any], made: frozenset[int], leaves: list[Leaf]) 
     holders = [x for x in referrers(shown) if not isinstance(x, _ENGINE) and x is not gradients]
     return [f"the function stores a tensor with the memory of a result or of a gradient in a {type(x).__name__}, which a "
             "replay would not do" for x in holders[:1]]
-
-
-def _overlap(views: list[Any]) -> bool:
-    """Do any two of these views of one storage have an element in common?"""
-    seen = np.zeros(views[0].storage.nbytes // views[0].spec.dtype.itemsize, np.bool_)
-    for t in views:
-        shown = np.lib.stride_tricks.as_strided(seen[t.spec.offset:], t.spec.shape, t.spec.strides)
-        if shown.any():
-            return True
-        shown[...] = True
-    return False
-
-
-def relate(views: list[View], outputs: list[Any], arguments: list[Any]) -> None:
-    """Make the results of a replay views of the same bases as in the traced run."""
-    for position, place, recorded in views:
-        base, result = rebuilt(place, outputs, arguments), outputs[position]
-        result.base = base if base.base is None else base.base
-        note_view(result, recorded)
 
 
 def made_anew(shape: Any, arguments: list[Any], guards: list[Asking]) -> list[str]:
