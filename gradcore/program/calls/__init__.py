@@ -1,4 +1,5 @@
-"""A call of a compiled function: ``compiling`` and ``compiled`` are the cache of programs, and an ``entry`` is one of them.
+"""A call of a compiled function: ``compiling`` and ``compiled`` are the cache of programs, ``entry`` is one of them, and
+``traced`` a call that makes one.
 
 ``keys`` and ``unread`` say what a call is keyed by, ``attempts`` when tracing is given up. ``check`` is ``check_every``.
 """

@@ -8,42 +8,28 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from operator import attrgetter
 from types import MethodType
 from typing import Any
 from weakref import ref
 
-from gradcore.devices.device import get_default_device
-from gradcore.dtypes import default_float
-from gradcore.engine.autocast import resumed
-from gradcore.engine.state import State, local
+from gradcore.engine.state import local
 from gradcore.errors import TraceError
 from gradcore.forking import long
 from gradcore.program.calls.attempts import FIRST, SAME, Attempts
 from gradcore.program.calls.check import checked
 from gradcore.program.calls.entry import Entry
-from gradcore.program.calls.keys import Keys, contents, difference, shared_memory, storage_of, unknown_among
+from gradcore.program.calls.keys import Keys, difference, modes, shared_memory, storage_of
+from gradcore.program.calls.traced import TracedCall
 from gradcore.program.calls.unread import Unread
-from gradcore.program.planning.plan import Plan, plan
+from gradcore.program.planning.plan import Plan
 from gradcore.program.program import Program
-from gradcore.program.replaying.capture import replay_of
-from gradcore.program.replaying.differentiable import Differentiable
 from gradcore.program.shipping.saved import save_entry
-from gradcore.program.tracing.carried import Carried, Exchange, joined, parted
-from gradcore.program.tracing.escapes import made_anew, stored
+from gradcore.program.tracing.carried import Carried, joined, parted
 from gradcore.program.tracing.recorder import busy
-from gradcore.program.tracing.second import Entered
-from gradcore.program.tracing.templates import kept_as_they_are, rebuilt
-from gradcore.program.tracing.tracing import Tracing
-from gradcore.program.tracing.views import relate, views_among
+from gradcore.program.tracing.templates import rebuilt
+from gradcore.program.tracing.views import relate
 from gradcore.units import count_of
 
-#: The part of a thread's state that decides what a function computes; the rest only says what bytes are attributed to.
-_STATE = [name for name in State.__slots__ if name not in ("scope", "site", "node", "launch", "placed", "remade", "sweep",
-                                                             "__weakref__")]
-_MODES = attrgetter(*_STATE)
-#: What a key begins with; see :func:`_modes`.
-_NAMES = (*_STATE, "default dtype", "default device")
 #: One thread traces at a time, since a device has one log. Re-entrant only so that its owner can be asked for.
 _tracing: Any = long()
 #: Seconds after which a thread runs without a trace: the thread that traces may be waiting for this one.
@@ -132,7 +118,7 @@ class Compiled:
             return self._function(*args, **kwargs)
         keys = Keys(self._take_leaves)
         tensors, key_of = keys.tensors, keys.of
-        parts = _modes()
+        parts = modes()
         seen_args, seen_kwargs = self._unread.seen(args, kwargs)
         for a in seen_args:
             parts.append(key_of(a))
@@ -192,60 +178,25 @@ class Compiled:
     # -- trace ---------------------------------------------------------------------------------------------------------
 
     def _trace(self, key: Any, tensors: list[Any], kept: list[Any], args: Any, kwargs: Any) -> Any:
-        before = contents((args, kwargs), self._take_leaves)
-        exchange = Exchange([*self._carried.places])
-        local.state.placed = ended = False
+        call = TracedCall(self._function, self._carried, self._take_leaves, tensors, kept, args, kwargs)
+        obstacles: list[str] = []
         try:
-            with (Entered(tensors if local.state.grad else []) as entered,
-                  Tracing(self._function, self._carried.keys()) as tracing):
-                # With an empty cache of casts: a replay would not repeat casts that the region had made before.
-                with resumed(local.state.autocast):
-                    result = self._function(*args, **kwargs)
-                # What is carried is a result, and no change, as long as the run is looked at.
-                templates = tracing.templates(tensors)
-                pair = exchange.take(result)
-                shape, outputs = templates.of(pair), templates.outputs
-                ended = True
-                trace = None
-                if not tracing.replayed():
-                    tracing.differentiate(tensors, outputs)
-                    trace = tracing.finish(tensors, outputs)
-            del result, pair
-            shared = templates.let_go()
-            made = tracing.made()
-            left = stored(outputs, made, [] if trace is None else [leaf for leaf, _ in trace.left])
-            views, unrelated = views_among(outputs, tensors, made)
-            if tracing.replayed():
+            call.run()
+            if call.tracing.replayed():
                 self._attempts.refuse(["it runs the gradient of an earlier compiled call: compile both as one function"])
-            elif trace is None:
+            elif call.trace is None:
                 self._attempts.found_nothing()
+            elif obstacles := call.obstacles(key):
+                self._attempts.refuse(obstacles)
             else:
-                trace.obstacles += [*entered.obstacles, *shared, *exchange.obstacles]
-                if entered.hooked and tracing.ran_backward():
-                    trace.obstacles.append("it runs a backward, and an argument has hooks, which that may call")
-                known = [*kept, self._function, getattr(self._function, "__self__", None)]
-                trace.obstacles += [*left, *unrelated, *unknown_among(kept, tracing.made_of_numbers()),
-                                    *made_anew(shape, known, tracing.guards)]
-                trace.obstacles += [f"it leaves the mode {name} as {now}, and found {was}: set it outside"
-                                    for name, now, was in zip(_NAMES, _modes(), key, strict=False) if now != was]
-                if before != contents((args, kwargs), self._take_leaves):
-                    trace.obstacles.append("the function modifies an argument, which a replay would not do")
-                if trace.obstacles:
-                    self._attempts.refuse(trace.obstacles)
-                else:
-                    kept_as_they_are(shape, outputs, (t for guard in tracing.guards for t in guard.values()))
-                    replay = (replay_of if trace.second is None else Differentiable)(
-                        trace, plan(trace.program, trace.renewed), self._capture)
-                    offsets = [t.spec.offset for t in tensors] if local.state.placed else None
-                    self._remember(key, Entry(replay, tracing.guards, shape, kept, views, offsets, exchange.changed))
+                self._remember(key, call.entry(self._capture))
         finally:
-            if ended:
-                found = parted(exchange.changed, rebuilt(shape, outputs, tensors))
-        if trace is not None:
-            self._carried.settle(tracing.reached, not trace.obstacles)
-            if trace.obstacles:
-                self.traces[-1] += self._carried.offer(tracing.carriable)
-        return found
+            result = call.result()
+        if call.trace is not None:
+            self._carried.settle(call.tracing.reached, not obstacles)
+            if obstacles:
+                self.traces[-1] += self._carried.offer(call.tracing.carriable)
+        return result
 
     def _remember(self, key: Any, entry: Entry) -> None:
         self._attempts.succeeded()
@@ -278,7 +229,7 @@ class Compiled:
             return FIRST
         if key == self._before:
             return self._lost or SAME
-        return difference(key, self._before, _NAMES)
+        return difference(key, self._before)
 
     def explain(self) -> str:
         """A report as text: the reason for each trace; for each program its first four inputs, instructions, arena, guards."""
@@ -308,11 +259,6 @@ class Compiled:
 
     def __repr__(self) -> str:
         return f"<compiled {self._function!r}: {count_of(len(self.programs), 'program')}>"
-
-
-def _modes() -> list[Any]:
-    """What decides, beside its arguments and what guards see, what a function computes."""
-    return [*_MODES(local.state), default_float(), get_default_device().name]
 
 
 def _lose(compiled: ref[Compiled], key: Any, entry: Entry, why: str) -> None:

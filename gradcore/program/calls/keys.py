@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
+from gradcore.devices.device import get_default_device
+from gradcore.dtypes import default_float
 from gradcore.engine.node import Leaf
 from gradcore.engine.owners import MOST
+from gradcore.engine.state import State, local
 from gradcore.engine.value import Value
 from gradcore.program.guarding.libraries import is_bound, is_opaque
 from gradcore.program.guarding.values import LONG, MOST_INSIDE, VALUES, attributes_of, buffer_of, has_buffer, mark_of
@@ -18,6 +21,12 @@ from gradcore.program.replaying.arena import ALIGNED
 from gradcore.program.watching.stored import Place
 from gradcore.spec import TensorSpec
 
+#: The part of a thread's state that decides what a function computes; the rest only says what bytes are attributed to.
+_STATE = [name for name in State.__slots__ if name not in ("scope", "site", "node", "launch", "placed", "remade", "sweep",
+                                                             "__weakref__")]
+_MODES = attrgetter(*_STATE)
+#: What a key begins with; see :func:`modes`.
+_NAMES = (*_STATE, "default dtype", "default device")
 #: The storage of a tensor.
 storage_of = attrgetter("storage")
 #: Types whose values are equal only if they are the same to every op; and others that are keyed by value.
@@ -28,6 +37,17 @@ _WITHOUT = VALUES | {np.ndarray, np.memmap}
 #: What is compared by identity.
 _LEAF = "a leaf that requires a gradient"
 _OBJECT = "an object"
+
+
+def modes() -> list[Any]:
+    """What decides, beside its arguments and what guards see, what a function computes."""
+    return [*_MODES(local.state), default_float(), get_default_device().name]
+
+
+def modes_left(key: Any) -> list[str]:
+    """Reasons against a replay: the modes that a call with this key has left as others."""
+    return [f"it leaves the mode {name} as {now}, and found {was}: set it outside"
+            for name, now, was in zip(_NAMES, modes(), key, strict=False) if now != was]
 
 
 class Keys:
@@ -152,12 +172,12 @@ def shared_memory(tensors: list[Any]) -> Iterator[int]:
 # -- in words ----------------------------------------------------------------------------------------------------------
 
 
-def difference(key: Any, before: Any, modes: Sequence[str]) -> str:
-    """A sentence on the first difference of two keys, which begin with the ``modes`` and go on with the arguments."""
+def difference(key: Any, before: Any) -> str:
+    """A sentence on the first difference of two keys, which begin with the modes and go on with the arguments."""
     k = next((k for k, (now, was) in enumerate(zip(key, before, strict=False)) if now != was), len(key))
-    if k < len(modes):
-        return f"the mode is new: {modes[k]} is {key[k]} and was {before[k]}"
-    more = [part[0].name for part in key[len(modes):] if isinstance(part, tuple) and part and isinstance(part[0], Place)
+    if k < len(_NAMES):
+        return f"the mode is new: {_NAMES[k]} is {key[k]} and was {before[k]}"
+    more = [part[0].name for part in key[len(_NAMES):] if isinstance(part, tuple) and part and isinstance(part[0], Place)
             and all(part[0] is not was[0] for was in before if isinstance(was, tuple) and was)]
     if more:
         return f"{', '.join(more)} became an argument"
@@ -167,7 +187,7 @@ def difference(key: Any, before: Any, modes: Sequence[str]) -> str:
     if all(isinstance(x, int) for x in key[k:]):
         # Behind the arguments are numbers that say which of them share memory; an object is a number, too.
         return "an argument is another object, which is compared by identity, or the arguments share memory in another way"
-    name = f"argument {k - len(modes)}"
+    name = f"argument {k - len(_NAMES)}"
     if isinstance(now, tuple) and isinstance(was, tuple) and isinstance(now[0], Place) and now[0] is was[0]:
         name, now, was = now[0].name, now[1], was[1]
     elif _is_named(now) and _is_named(was) and now[0] == was[0]:

@@ -256,9 +256,10 @@ def test_a_trace_that_is_interrupted_at_its_ends_leaves_no_log_open(call: str, m
     assert cpu.ledger.log is None and not optimizers.watchers
 
 
-def test_the_next_trace_gives_back_what_an_interrupted_one_had_for_itself() -> None:
+@pytest.mark.parametrize("file", ["compiled", "traced"])
+def test_the_next_trace_gives_back_what_an_interrupted_one_had_for_itself(file: str) -> None:
     x = gradcore.ones(2)
-    for _ in at_every_moment(lambda: gradcore.compile(lambda x: x * 2)(x), "/gradcore/program/calls/compiled.py"):
+    for _ in at_every_moment(lambda: gradcore.compile(lambda x: x * 2)(x), f"/gradcore/program/calls/{file}.py"):
         gradcore.compile(lambda x: x * 3)(x)
         assert not compiled._tracing._is_owned() and not busy.depth
 
