@@ -14,7 +14,8 @@ from gradcore.devices.storage import Storage
 from gradcore.engine.value import Value
 from gradcore.program.calls.keys import another, storage_of
 from gradcore.program.guarding.guards import Asking, Guard, Terms, same_object, weakly
-from gradcore.program.guarding.library_guards import ModuleGuard, OptimizerGuard
+from gradcore.program.guarding.modules import ModuleGuard
+from gradcore.program.guarding.optimizers import OptimizerGuard
 from gradcore.program.replaying.differentiable import Differentiable
 from gradcore.program.replaying.replay import Replay
 from gradcore.program.tracing.views import View

@@ -48,9 +48,9 @@ from gradcore.program.guarding.guards import (
     weakly,
 )
 from gradcore.program.guarding.libraries import data_of, is_bound, is_drawn_from, is_of_library, is_whole, why_hidden
-from gradcore.program.guarding.library_guards import ModuleGuard, hooks_in, is_optimizer
+from gradcore.program.guarding.modules import ModuleGuard, hooks_in
 from gradcore.program.guarding.names import Names, globals_of, imports_of
-from gradcore.program.guarding.optimizers import INTERNAL, of_optimizer
+from gradcore.program.guarding.optimizers import INTERNAL, is_optimizer, of_optimizer
 from gradcore.program.guarding.values import (
     LONG,
     MOST_INSIDE,

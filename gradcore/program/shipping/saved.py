@@ -17,7 +17,7 @@ from gradcore.errors import TraceError
 from gradcore.events import DROP, KEEP, LAUNCH
 from gradcore.nn.module import Module
 from gradcore.program.guarding.guards import Asking, Guard
-from gradcore.program.guarding.library_guards import ModuleGuard
+from gradcore.program.guarding.modules import ModuleGuard
 from gradcore.program.program import Operand, Program, Update, options_of, with_lifetimes
 from gradcore.program.shipping.files import Shipment, write_program
 from gradcore.program.tracing.building import Trace

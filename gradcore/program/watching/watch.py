@@ -26,8 +26,8 @@ from gradcore.optim.lr_scheduler import LRScheduler
 from gradcore.program.guarding.frames import is_generated, is_method, line_of, passed, takes_first, users_frames, users_line
 from gradcore.program.guarding.guards import GENERATORS, Asking, Attribute, Found, Guard, Once, identical, weakly
 from gradcore.program.guarding.libraries import is_library
-from gradcore.program.guarding.library_guards import changed_numbers, is_optimizer, numbers_of
 from gradcore.program.guarding.names import Names, names_of, names_within
+from gradcore.program.guarding.optimizers import changed_numbers, is_optimizer, numbers_of
 from gradcore.program.guarding.reach import Reach
 from gradcore.program.guarding.values import asked
 from gradcore.program.watching.assignments import Steps, assigned
