@@ -135,6 +135,13 @@ class TensorSpec:
         first, last = sum(r for r in reach if r < 0), sum(r for r in reach if r > 0)
         return (self.offset + first) * self.dtype.itemsize, (self.offset + last + 1) * self.dtype.itemsize
 
+    def fits(self, nbytes: int) -> bool:
+        """Do all elements lie in a storage of so many bytes?"""
+        if self.numel == 0:
+            return self.offset * self.dtype.itemsize <= nbytes
+        low, high = self.span
+        return low >= 0 and high <= nbytes
+
     def like(self, dtype: Any = None) -> TensorSpec:
         """The contiguous spec of the same shape."""
         return TensorSpec.of(self.shape, self.dtype if dtype is None else dtype)

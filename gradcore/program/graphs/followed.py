@@ -8,7 +8,6 @@ from weakref import ref
 
 from gradcore.engine.node import leaf_of
 from gradcore.errors import TraceError
-from gradcore.program.shipping.verify import fits
 from gradcore.program.tracing.building import Trace
 from gradcore.program.tracing.trace_log import TraceLog
 from gradcore.spec import TensorSpec
@@ -77,7 +76,7 @@ class Followed:
         return bool(found)
 
     def _fits(self, buffer: int, storage: Any) -> bool:
-        return all(fits(x.spec, storage.extent) for i in self._trace.program.instructions
+        return all(x.spec.fits(storage.extent) for i in self._trace.program.instructions
                    for x in i.tensors() if x.buffer == buffer)
 
 

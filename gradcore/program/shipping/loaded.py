@@ -25,7 +25,7 @@ from gradcore.program.replaying.arena import ALIGNED, moved, shift
 from gradcore.program.replaying.capture import replay_of
 from gradcore.program.shipping.files import Shipment, read_program
 from gradcore.program.shipping.saved import current, save_trace
-from gradcore.program.shipping.verify import checked_calls, fits
+from gradcore.program.shipping.verify import checked_calls
 from gradcore.program.tracing.building import Trace
 from gradcore.spec import TensorSpec
 from gradcore.units import count_of
@@ -306,19 +306,19 @@ def _check_ends(s: Shipment) -> None:
         if found != {b.index for b in buffers if b.kind == kind}:
             raise ProgramError(f"the buffers of kind {kind} do not match what a run is given")
     for name, x in s.leaves:
-        if buffers[x.buffer].kind != "captured" or not fits(x.spec, buffers[x.buffer].nbytes) or not x.spec.floating:
+        if buffers[x.buffer].kind != "captured" or not x.spec.fits(buffers[x.buffer].nbytes) or not x.spec.floating:
             raise ProgramError(f"leaf {name[:80]!r}, {x.spec}, is not in a captured buffer")
         if name in s.names.values() and s.names[x.buffer] != name:
             raise ProgramError(f"leaf {name[:80]!r} has the name of another tensor")
     for k, g in s.left:
         leaf = s.leaves[k][1].spec
         if g is not None and (g.spec.shape != leaf.shape or g.spec.dtype != leaf.dtype
-                              or not fits(g.spec, buffers[g.buffer].nbytes)):
+                              or not g.spec.fits(buffers[g.buffer].nbytes)):
             raise ProgramError(f"the gradient of {s.leaves[k][0][:80]!r} is {g.spec}, but the leaf is {leaf}")
     for _, groups in s.optimizers:
         for name, x in chain.from_iterable(group.items() for group in groups):
             if isinstance(x, Operand) and (buffers[x.buffer].kind != "captured" or x.spec.numel != 1
-                                           or not fits(x.spec, buffers[x.buffer].nbytes)):
+                                           or not x.spec.fits(buffers[x.buffer].nbytes)):
                 raise ProgramError(f"the option {name[:80]!r}, {x.spec}, is not one number in a captured buffer")
     if not all(params for _, _, params in s.updates):
         raise ProgramError("an update has no parameters")

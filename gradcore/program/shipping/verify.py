@@ -48,14 +48,6 @@ def checked_calls(program: Program, numbers: Sequence[tuple[Any, ...]], survivor
     return calls
 
 
-def fits(spec: TensorSpec, nbytes: int) -> bool:
-    """Do all elements of a spec lie in a buffer of ``nbytes`` bytes?"""
-    if spec.numel == 0:
-        return spec.offset * spec.dtype.itemsize <= nbytes
-    low, high = spec.span
-    return low >= 0 and high <= nbytes
-
-
 class _Check:
     def __init__(self, program: Program, numbers: Sequence[tuple[Any, ...]], device: Device) -> None:
         self.program = program
@@ -140,7 +132,7 @@ class _Check:
         elif forward == "adaptive_avg_pool2d":
             options["size"] = dy.shape[2:]
         found = Inferred.of(op.infer(*others, **options)).outputs[0]
-        if found.shape != dy.shape or (op.view and not fits(found, others[at].nbytes)):
+        if found.shape != dy.shape or (op.view and not found.fits(others[at].nbytes)):
             raise SpecError(f"{forward} of {others[at]} makes {found}, but the cotangent is {dy}")
 
     def _fits_results(self, op: Op, specs: list[Any], attrs: dict[str, Any]) -> None:
@@ -178,7 +170,7 @@ class _Check:
     def _read(self, where: str, x: Operand) -> TensorSpec:
         if x.buffer not in self.there:
             raise ProgramError(f"{where}: buffer {x.buffer} is read before anything was written to it")
-        if not fits(x.spec, self.program.buffers[x.buffer].nbytes):
+        if not x.spec.fits(self.program.buffers[x.buffer].nbytes):
             raise ProgramError(f"{where}: {x.spec} does not fit in the {self.program.buffers[x.buffer].nbytes} bytes of buffer "
                                f"{x.buffer}")
         return x.spec

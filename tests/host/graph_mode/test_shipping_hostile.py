@@ -18,7 +18,6 @@ import gradcore
 from gradcore import nn, optim
 from gradcore.errors import ProgramError
 from gradcore.program import Operand
-from gradcore.program.shipping.verify import fits
 from tests.conftest import raises
 
 
@@ -293,7 +292,7 @@ def test_changed_fields(shipped: bytes, tmp_path: Path) -> None:
         taken, refused = taken + (found is not None), refused + (found is None)
         if found is not None:
             p = found.program
-            assert all(fits(x.spec, p.buffers[x.buffer].nbytes) for i in p.instructions
+            assert all(x.spec.fits(p.buffers[x.buffer].nbytes) for i in p.instructions
                        for x in (*i.operands, *i.outputs) if isinstance(x, Operand))
         del found
     assert refused > 200 and taken > 0
