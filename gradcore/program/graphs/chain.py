@@ -57,7 +57,7 @@ class _Stage(CapturedReplay):
     def _bind(self) -> Binding:
         bound = super()._bind()
         count = len(self.program.instructions)
-        bound.leave([b.index for b in self.program.made() if b.first < count <= b.last])
+        bound.set_lasting([b.index for b in self.program.made() if b.first < count <= b.last])
         return bound
 
     def close(self) -> None:

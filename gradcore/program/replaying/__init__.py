@@ -1,5 +1,6 @@
 """A replay: ``binding`` binds a program's calls to an ``arena``, with ``stand_ins`` for what each run brings.
 
-``replay`` runs them, with the ``counts`` of optimizers; ``narration`` writes the log. ``capture`` makes CUDA graphs of them,
-over ``fixed`` addresses. ``differentiable`` has one for each call that waits for its gradient.
+``replay`` runs them, with the ``counts`` of optimizers and the gradients that are ``left``; ``narration`` writes the log.
+``capture`` makes CUDA graphs of them, over ``fixed`` addresses. ``differentiable`` has one for each call that waits for its
+gradient.
 """

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 from weakref import ref
 
 from gradcore.devices.calls import Changing, KernelCall
-from gradcore.engine.node import Leaf
 from gradcore.engine.value import value_over
 from gradcore.events import Tag
 from gradcore.memory.arena import Range, close_ranges, open_ranges
@@ -19,28 +16,11 @@ from gradcore.program.planning.fusion import groups
 from gradcore.program.planning.plan import Plan
 from gradcore.program.program import Instruction, Number, Operand
 from gradcore.program.replaying.arena import Arena, Part
+from gradcore.program.replaying.left import Left, is_any_held
 from gradcore.program.replaying.narration import waiting_in
 from gradcore.program.replaying.stand_ins import Patch, StandIns
 from gradcore.program.tracing.building import Trace
 from gradcore.spec import TensorSpec, round_up
-
-
-@dataclass(slots=True, eq=False)
-class Left:
-    """What a run leaves in a leaf: a gradient over the buffer of ``operand``, with the array that it shows, or None."""
-
-    leaf: Leaf
-    operand: Operand | None = None
-    gradient: Any = None
-    array: Any = None
-
-    def lies_in_arena(self) -> bool:
-        """Is there a gradient, and not over captured bytes?"""
-        return self.gradient is not None and type(self.gradient.storage) is Part
-
-    def is_in_place(self) -> bool:
-        """Has the leaf the gradient that the last run left?"""
-        return self.gradient is not None and self.leaf.grad is self.gradient
 
 
 class Binding:
@@ -90,7 +70,7 @@ class Binding:
         self.is_open = False
         own = {x.buffer for _, x in trace.left if x is not None}
         self.waiting = waiting_in(trace)
-        self.leave(list(self.waiting) if len(parts) > 1 else [b.index for b in self.program.made() if b.index in own])
+        self.set_lasting(list(self.waiting) if len(parts) > 1 else [b.index for b in self.program.made() if b.index in own])
         for b, holders in self.waiting.items():
             self.part(b).block.keepers = [node for node, _ in holders]
 
@@ -99,7 +79,7 @@ class Binding:
         sizes = [self.program.buffers[b].nbytes for b in buffers]
         return sum(sizes), sum(map(round_up, sizes))
 
-    def leave(self, buffers: list[int]) -> None:
+    def set_lasting(self, buffers: list[int]) -> None:
         """Set the buffers that stay alive after a run: gradients, or what a later part reads."""
         self.lasting: list[Range] = [self.part(b).block for b in buffers]
         #: Requested and allocated bytes.
@@ -221,23 +201,6 @@ class Binding:
             any(left.is_in_place() for left in self.read) or any(part() is not None for part in self.left_to_holders)))
 
 
-def _count_of_local() -> int:
-    """The count of a local variable that one container refers to: from Python 3.14 on, a call adds no reference of its own."""
-    for x, in [[object()]]:
-        return sys.getrefcount(x)
-    raise AssertionError
-
-
-_ALONE = _count_of_local()
-
-
-def is_any_held(entries: Iterable[Left]) -> bool:
-    """Does anything but its leaf hold any of these gradients, or is one no longer what was left: ``p.grad.data = other``?"""
-    getrefcount = sys.getrefcount
-    for left in entries:
-        g = left.gradient
-        # The storage is referred to by the tensor, the binding and the argument.
-        if g is not None and (getrefcount(g) > _ALONE + (left.leaf.grad is g) or g.array is not left.array
-                              or g.edge is not None or getrefcount(g.storage) > 3):
-            return True
-    return False
+def run_calls(calls: Iterable[KernelCall]) -> None:
+    for kernel, args in calls:
+        kernel(*args)

@@ -24,9 +24,9 @@ from gradcore.memory.resource import Block
 from gradcore.program.planning.plan import Plan
 from gradcore.program.program import Instruction
 from gradcore.program.replaying.arena import ALIGNED, moved, shift
-from gradcore.program.replaying.binding import Binding
+from gradcore.program.replaying.binding import Binding, run_calls
 from gradcore.program.replaying.fixed import Fixed
-from gradcore.program.replaying.replay import Replay, run_calls
+from gradcore.program.replaying.replay import Replay
 from gradcore.program.tracing.building import Trace
 from gradcore.spec import TensorSpec
 

@@ -23,7 +23,7 @@ class Counts:
         self._before = [next((j for j in range(k - 1, -1, -1) if whose[j] == own), None) for k, own in enumerate(whose)]
 
     def brought(self, numbers: list[list[tuple[Any, Any, int]]]) -> list[Count]:
-        """Put the operands of the next run into their places, and return what :func:`leave` takes when it has run."""
+        """Put the operands of the next run into their places, and return what :func:`put` takes when it has run."""
         found: list[Count] = []
         for places, before, (kind, state, group, params) in zip(numbers, self._before, self._updates, strict=True):
             count = {} if not kind._optim_numbers else kind._optim_advanced(
@@ -35,7 +35,7 @@ class Counts:
         return found
 
 
-def leave(counts: Iterable[Count]) -> None:
+def put(counts: Iterable[Count]) -> None:
     """Put the new numbers of updates that have run into the state of their parameters."""
     for state, count, params in counts:
         if count:

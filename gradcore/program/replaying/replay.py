@@ -7,7 +7,7 @@ begins, that arena is left to its holder and the replay takes another.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from operator import length_hint
 from typing import Any
@@ -25,8 +25,9 @@ from gradcore.memory.arena import Range
 from gradcore.program.planning.plan import Plan
 from gradcore.program.program import Operand
 from gradcore.program.replaying.arena import Arena, Part, moved, shift
-from gradcore.program.replaying.binding import Binding, Left, is_any_held
-from gradcore.program.replaying.counts import Counts, leave
+from gradcore.program.replaying.binding import Binding, run_calls
+from gradcore.program.replaying.counts import Counts, put
+from gradcore.program.replaying.left import Left, is_any_held
 from gradcore.program.replaying.narration import Narration, most_live
 from gradcore.program.tracing.building import Trace
 
@@ -113,14 +114,14 @@ class Replay:
                 leaf.grad = None if leaf.grad is left.gradient else leaf.grad
             bound.close()
             # What was updated before is updated.
-            leave(counts[k] for k in bound.updated_before(self._failed))
+            put(counts[k] for k in bound.updated_before(self._failed))
             raise
         finally:
             self._failed = None
             self._note_writes(inputs)
             if not self._in_two:
                 self.release()
-        leave(counts)
+        put(counts)
         results = [self._result(bound, x, inputs, self._made) for x in self.program.outputs]
         self._drop(bound.read)
         for leaf, left in bound.gradients.items():
@@ -343,8 +344,3 @@ class Replay:
             copy = copies[x.buffer] = self.device.allocate(spec.nbytes, tag)
             local.state.launch(self._clone, source, self.device.array(copy.block, spec))
         return value_over(copy, x.spec)
-
-
-def run_calls(calls: Iterable[KernelCall]) -> None:
-    for kernel, args in calls:
-        kernel(*args)
