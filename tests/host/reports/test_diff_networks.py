@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from gradcore.report import diff as module
+from gradcore.report import matching as module
 from gradcore.report.diff import Owners, compare
 
 
