@@ -9,8 +9,9 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from gradcore.nn.module import Module
-from gradcore.program.guarding.guards import AttributeOf, Found, Guard, equal, identical, weakly
+from gradcore.program.guarding.guards import Found, Guard, equal, identical, weakly
 from gradcore.program.guarding.libraries import is_of_library, is_users
+from gradcore.program.guarding.readers import AttributeOf
 from gradcore.program.guarding.values import asked
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from gradcore.engine.node import Leaf
-from gradcore.program.guarding.guards import Asking, Namer, Term
+from gradcore.program.guarding.guards import Asking, Term
+from gradcore.program.guarding.readers import Namer
 
 
 class GradientGuard(Asking):

@@ -6,21 +6,16 @@ Python, which :class:`Terms` compiles together.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from keyword import iskeyword
 from operator import is_
 from typing import Any
 from weakref import ref
 
-import numpy as np
-
 from gradcore.engine.node import Leaf
 from gradcore.events import WRITTEN
+from gradcore.program.guarding.readers import Namer, Reader
 from gradcore.program.guarding.values import buffer_of, difference, equal, ids_in, is_plain, mark_of
 
-#: Gives an object a name that terms can refer to it by.
-Namer = Callable[[Any], str]
 #: What a guard asks, and a sentence that says what has changed if the answer is no, or a function that gives the sentence.
 Term = tuple[str, str | Callable[[], str]]
 
@@ -37,75 +32,6 @@ def same_memory(name: Namer, tensor: Any, storage: Any, spec: Any, why: str | Ca
     yield f"{name(tensor)}.storage is {name(storage)}", why
     # Other elements of the same memory, as after p.data = p.data[:4].
     yield f"{name(tensor)}.spec is {name(spec)}", why
-
-
-class Reader:
-    """Reads a place in an object: when it is called, or by a term, which costs a guard a tenth of a function that does so."""
-
-    __slots__ = ("of", "key")
-
-    def __init__(self, of: Any, key: Any) -> None:
-        self.of = of
-        self.key = key
-
-    def __call__(self) -> Any:
-        raise NotImplementedError
-
-    def term(self, name: Namer) -> str:
-        raise NotImplementedError
-
-
-class Item(Reader):
-    """Reads ``of[key]``."""
-
-    __slots__ = ()
-
-    def __call__(self) -> Any:
-        return self.of[self.key]
-
-    def term(self, name: Namer) -> str:
-        return f"{name(self.of)}[{repr(self.key) if type(self.key) is str else name(self.key)}]"
-
-
-class Has(Reader):
-    """Reads ``key in of``, for a string."""
-
-    __slots__ = ()
-
-    def __call__(self) -> Any:
-        return self.key in self.of
-
-    def term(self, name: Namer) -> str:
-        return f"({self.key!r} in {name(self.of)})"
-
-
-class Attribute(Reader):
-    """Reads ``of.key``."""
-
-    __slots__ = ()
-
-    def __call__(self) -> Any:
-        return getattr(self.of, self.key)
-
-    def term(self, name: Namer) -> str:
-        return _attribute(name(self.of), self.key)
-
-
-class AttributeOf(Reader):
-    """Reads ``of().key``: of what a weak reference gives."""
-
-    __slots__ = ()
-
-    def __call__(self) -> Any:
-        return getattr(self.of(), self.key)
-
-    def term(self, name: Namer) -> str:
-        return _attribute(f"{name(self.of)}()", self.key)
-
-
-def _attribute(of: str, key: str) -> str:
-    """The term for an attribute of an object, which may have been named by any string."""
-    return f"{of}.{key}" if key.isascii() and key.isidentifier() and not iskeyword(key) else f"getattr({of}, {key!r})"
 
 
 class Asking:
@@ -249,25 +175,6 @@ def items_of(name: str, look: Callable[[], Any]) -> Once:
     """Which objects a container has, by their ids, so that none is held."""
     return Once(name, lambda: ids_in(look()), ids_in(look()), equal,
                 f"the function changes what it reads: {name} has other items, or has them in another order")
-
-
-#: Types of random generators.
-GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
-
-
-def state_of(generator: Any) -> Any:
-    """A generator's state, as a value that can be compared."""
-    if isinstance(generator, random.Random):
-        return hash(generator.getstate())
-    return _comparable(generator.get_state(legacy=False) if isinstance(generator, np.random.RandomState)
-                       else generator.bit_generator.state)
-
-
-def _comparable(state: Any) -> Any:
-    # To print the 624 numbers of a Mersenne twister takes longer than the rest of a short trace.
-    if isinstance(state, dict):
-        return tuple((key, _comparable(value)) for key, value in state.items())
-    return state.tobytes() if isinstance(state, np.ndarray) else state
 
 
 def identical(now: Any, seen: Any) -> bool:

@@ -11,7 +11,8 @@ from gradcore.engine.value import Value
 from gradcore.nn.members import KINDS
 from gradcore.nn.module import Module
 from gradcore.nn.parameter import is_lazy
-from gradcore.program.guarding.guards import Asking, Namer, Term, same_memory
+from gradcore.program.guarding.guards import Asking, Term, same_memory
+from gradcore.program.guarding.readers import Namer
 
 
 class ModuleGuard(Asking):

@@ -17,8 +17,6 @@ from gradcore.program.guarding.guards import (
     Asking,
     Found,
     Guard,
-    Item,
-    Namer,
     Once,
     Term,
     identical,
@@ -28,6 +26,7 @@ from gradcore.program.guarding.guards import (
     weakly,
 )
 from gradcore.program.guarding.names import Names
+from gradcore.program.guarding.readers import Item, Namer
 from gradcore.program.guarding.values import copied, equal, is_plain
 
 if TYPE_CHECKING:

@@ -23,13 +23,8 @@ from gradcore.program.guarding.absent import absent, answered
 from gradcore.program.guarding.entries import of_entries
 from gradcore.program.guarding.frames import id_in
 from gradcore.program.guarding.guards import (
-    GENERATORS,
-    Attribute,
-    AttributeOf,
     Found,
     Guard,
-    Has,
-    Item,
     Never,
     Once,
     TensorGuard,
@@ -42,7 +37,6 @@ from gradcore.program.guarding.guards import (
     same_method,
     same_object,
     same_of_its_class,
-    state_of,
     too_long,
     unseen,
     weakly,
@@ -51,7 +45,9 @@ from gradcore.program.guarding.libraries import data_of, is_bound, is_drawn_from
 from gradcore.program.guarding.modules import ModuleGuard, hooks_in
 from gradcore.program.guarding.names import Names, globals_of, imports_of
 from gradcore.program.guarding.optimizers import INTERNAL, is_optimizer, of_optimizer
+from gradcore.program.guarding.readers import Attribute, AttributeOf, Has, Item
 from gradcore.program.guarding.values import (
+    GENERATORS,
     LONG,
     MOST_INSIDE,
     VALUES,
@@ -66,6 +62,7 @@ from gradcore.program.guarding.values import (
     is_settings,
     kinds_in,
     same_array,
+    state_of,
 )
 
 #: Attributes that modules use internally, which need no guards of their own.

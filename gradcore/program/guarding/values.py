@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import marshal
+import random
 import zlib
 from array import array
 from collections import OrderedDict, deque
@@ -26,6 +27,8 @@ _PLAIN = (int, float, complex, bool, str, bytes, type(None), range, np.generic)
 LONG = (list, tuple, deque, set, frozenset, dict, MappingProxyType, np.ndarray, bytearray, memoryview, array)
 #: The most items of a container that get a guard each, if they are not plain data.
 MOST_INSIDE = 1000
+#: Types of random generators.
+GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
 #: The most characters of plain data in a reason.
 _LONGEST = 200
 
@@ -208,3 +211,18 @@ def has_buffer(x: Any) -> bool:
         return not isinstance(x, np.ndarray) and memoryview(x).nbytes <= 8 * MOST
     except (TypeError, ValueError, BufferError):
         return False
+
+
+def state_of(generator: Any) -> Any:
+    """A generator's state, as a value that can be compared."""
+    if isinstance(generator, random.Random):
+        return hash(generator.getstate())
+    return _comparable(generator.get_state(legacy=False) if isinstance(generator, np.random.RandomState)
+                       else generator.bit_generator.state)
+
+
+def _comparable(state: Any) -> Any:
+    # To print the 624 numbers of a Mersenne twister takes longer than the rest of a short trace.
+    if isinstance(state, dict):
+        return tuple((key, _comparable(value)) for key, value in state.items())
+    return state.tobytes() if isinstance(state, np.ndarray) else state

@@ -17,9 +17,10 @@ from gradcore.events import ALLOC, LAUNCH, VIEW
 from gradcore.forking import held
 from gradcore.nn.parameter import is_lazy
 from gradcore.program.guarding.gradients import GradientGuard, is_gradient_held
-from gradcore.program.guarding.guards import Asking, Attribute, Guard, TensorGuard, identical
+from gradcore.program.guarding.guards import Asking, Guard, TensorGuard, identical
 from gradcore.program.guarding.modules import ModuleGuard, hooks_on
 from gradcore.program.guarding.optimizers import OptimizerGuard, counts_guard, has_counts
+from gradcore.program.guarding.readers import Attribute
 from gradcore.program.guarding.values import equal
 from gradcore.program.tracing.building import TWICE, Builder, Second, Trace
 from gradcore.program.tracing.recorder import Recorder, busy

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 from gradcore.cells import name_of_file
 from gradcore.program.guarding.frames import first_argument, id_in, is_given_objects, iterators, parameters
-from gradcore.program.guarding.guards import Attribute, Guard, identical
+from gradcore.program.guarding.guards import Guard, identical
 from gradcore.program.guarding.libraries import is_of_library, is_users
 from gradcore.program.guarding.names import computes_globals, names_of
+from gradcore.program.guarding.readers import Attribute
 from gradcore.program.guarding.values import asked
 from gradcore.program.watching.newness import New
 

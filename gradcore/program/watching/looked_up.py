@@ -13,9 +13,10 @@ from typing import Any
 from gradcore.engine.value import Value
 from gradcore.program.guarding.bytecode import Step, steps_of
 from gradcore.program.guarding.frames import by_id, line_of, parameters
-from gradcore.program.guarding.guards import Attribute, Guard, identical, weakly
+from gradcore.program.guarding.guards import Guard, identical, weakly
 from gradcore.program.guarding.libraries import is_of_library
 from gradcore.program.guarding.names import Names, fields_of
+from gradcore.program.guarding.readers import Attribute
 from gradcore.program.guarding.values import asked, attributes_of, equal
 
 #: Instructions that load a variable.

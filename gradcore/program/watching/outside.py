@@ -49,10 +49,11 @@ from gradcore.engine.node import Node
 from gradcore.engine.sites import is_inside
 from gradcore.nn.utils import parametrize
 from gradcore.program.guarding.frames import by_id, line_of, upwards, users_line
-from gradcore.program.guarding.guards import Guard, Item, identical
+from gradcore.program.guarding.guards import Guard, identical
 from gradcore.program.guarding.libraries import is_library
 from gradcore.program.guarding.names import names_of
 from gradcore.program.guarding.reach import Reach
+from gradcore.program.guarding.readers import Item
 from gradcore.program.guarding.values import copied, equal, is_plain
 from gradcore.program.watching.began import Began
 from gradcore.utils.files import load

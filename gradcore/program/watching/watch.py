@@ -24,12 +24,13 @@ from gradcore.nn.module import Module
 from gradcore.optim import Optimizer
 from gradcore.optim.lr_scheduler import LRScheduler
 from gradcore.program.guarding.frames import is_generated, is_method, line_of, passed, takes_first, users_frames, users_line
-from gradcore.program.guarding.guards import GENERATORS, Asking, Attribute, Found, Guard, Once, identical, weakly
+from gradcore.program.guarding.guards import Asking, Found, Guard, Once, identical, weakly
 from gradcore.program.guarding.libraries import is_library
 from gradcore.program.guarding.names import Names, names_of, names_within
 from gradcore.program.guarding.optimizers import changed_numbers, is_optimizer, numbers_of
 from gradcore.program.guarding.reach import Reach
-from gradcore.program.guarding.values import asked
+from gradcore.program.guarding.readers import Attribute
+from gradcore.program.guarding.values import GENERATORS, asked
 from gradcore.program.watching.assignments import Steps, assigned
 from gradcore.program.watching.began import Began
 from gradcore.program.watching.called import Called
@@ -74,7 +75,7 @@ class Watcher:
         #: The user's functions that run. A frame would keep tensors alive.
         self.called = Called(self.new)
         #: By id of an object: the object, and the code objects that ran with it as an argument.
-        self.methods: dict[int, tuple[Any, set[CodeType]]] = {}
+        self.objects: dict[int, tuple[Any, set[CodeType]]] = {}
         #: By id: the modules, optimizers and schedulers among the arguments of the user's functions, each with the
         #: argument's name and the code of these functions.
         self.passed: dict[int, tuple[str, Any, set[CodeType]]] = {}
@@ -215,7 +216,7 @@ class Watcher:
 
     def _ran_with(self, owner: Any) -> set[CodeType]:
         """The code that ran with an object as an argument."""
-        return self.methods[id(owner)][1] if id(owner) in self.methods else set()
+        return self.objects[id(owner)][1] if id(owner) in self.objects else set()
 
     def _saw_variables(self, frame: FrameType) -> None:
         """Record a call of a function of the user's, and what variables it has that no call before had."""
@@ -223,7 +224,7 @@ class Watcher:
         self._looked_up.enters(frame)
         if first := self.called.enters(frame):
             self.began.note(self._reach_at(frame).of_code(code, frame.f_globals))
-        if self.called.gets_others(frame, first, self.methods):
+        if self.called.gets_others(frame, first, self.objects):
             self.began.note_variables(users_frames(frame, self._runs), self._reach_at(frame))
         for n in code.co_varnames[:code.co_argcount + code.co_kwonlyargcount]:
             if isinstance(x := seen.get(n), (list, dict, set)) and self.called.is_default(x, code):
@@ -239,7 +240,7 @@ class Watcher:
 
     def _enters(self, owner: Any, frame: FrameType, inside: bool) -> None:
         """Record that code runs with this object as an argument."""
-        codes = self.methods.setdefault(id(owner), (owner, set()))[1]
+        codes = self.objects.setdefault(id(owner), (owner, set()))[1]
         if frame.f_code not in codes:
             codes.add(frame.f_code)
             if not inside:
@@ -276,8 +277,8 @@ class Watcher:
                     found.setdefault(key, guard)
 
         # The attribute names in the library's own methods apply only to the object that these ran with.
-        reach = Reach(self.names, {i: Names().union(*map(names_of, codes)) for i, (_, codes) in self.methods.items()})
-        for owner in (self._function, *[owner for owner, _ in self.methods.values()]):
+        reach = Reach(self.names, {i: Names().union(*map(names_of, codes)) for i, (_, codes) in self.objects.items()})
+        for owner in (self._function, *[owner for owner, _ in self.objects.values()]):
             if not isinstance(owner, LRScheduler):
                 add(reach.of_object(owner))
         for place, guard in self._outside.guards.items():
@@ -298,7 +299,7 @@ class Watcher:
 
     def optimizers(self) -> list[Optimizer]:
         """Those whose methods ran."""
-        return [owner for owner, _ in self.methods.values() if is_optimizer(owner)]
+        return [owner for owner, _ in self.objects.values() if is_optimizer(owner)]
 
     def only_clears(self, optimizer: Optimizer) -> bool:
         """Did no method of an optimizer run but ``zero_grad``?"""

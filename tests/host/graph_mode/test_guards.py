@@ -15,8 +15,9 @@ import pytest
 import gradcore
 from gradcore import nn, optim
 from gradcore.engine.owners import MOST
-from gradcore.program.guarding.guards import Guard, Item, TensorGuard, Terms, same_entries, same_items, same_method
+from gradcore.program.guarding.guards import Guard, TensorGuard, Terms, same_entries, same_items, same_method
 from gradcore.program.guarding.optimizers import OptimizerGuard
+from gradcore.program.guarding.readers import Item
 from gradcore.program.guarding.values import copied, equal, is_plain, same_array
 
 NAN = float("nan")
