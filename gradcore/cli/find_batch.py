@@ -15,7 +15,7 @@ from rich.console import Console
 import gradcore
 from gradcore.cli.common import add_measured, argument, data_to_measure, pick_device
 from gradcore.cli.steps import Measured, measured
-from gradcore.devices.device import get_device
+from gradcore.devices.device import Device, get_device
 from gradcore.errors import OutOfMemory
 from gradcore.memory.stack import unnamed
 from gradcore.report.step import StepReport
@@ -106,23 +106,13 @@ def run(options: argparse.Namespace) -> int:
         found = find(attempt, budget, options.mode)
     chosen = taken[found.batch_size].optimizer
     found = replace(found, settled=taken[found.batch_size].settled)
-    why = f", as it reserves more than {format_bytes(_TRIED)}" if device.type == "cpu" else ""
-    tried, lacking = f"not run on {device}{why}", False
-    if device.type != "meta" and (device.type != "cpu" or found.reserved <= _TRIED):
-        before = device.ledger.allocated - get_device("meta").ledger.allocated
-        tried = f"run on {device}: it fits, and its peak is as predicted"
-        # What is predicted includes a region of autocast for another type of device.
-        try:
-            if (peak := attempt(found.batch_size, budget, device).peak.allocated - before) != found.allocated:
-                tried = f"run on {device}: it fits, but allocated is {peak:,} there"
-        except OutOfMemory as error:
-            lacking, tried = True, f"run on {device}: it does not fit there: {str(error).partition(';')[0]}"
-        found = replace(found, confirmed=tried.endswith("as predicted") and found.settled)
+    tried, fits, same = _tried_on(device, found, lambda: attempt(found.batch_size, budget, device))
+    found = replace(found, confirmed=None if same is None else same and found.settled)
     if options.json:
         print(json.dumps({"version": 1, "model": options.model, "optimizer": chosen, "memory": options.memory,
                           "margin": float(options.margin), "budget": budget, "mode": options.mode, "device": device.name,
                           **asdict(found)}))
-        return int(lacking)
+        return int(not fits)
     if note:
         print(note)
     largest = "largest batch" if found.batch_size < MOST else "largest batch that was tried, and it fits,"
@@ -140,7 +130,24 @@ def run(options: argparse.Namespace) -> int:
               ("blocks lie elsewhere after each of them, so gaps may stop a later one. A larger margin makes that less likely."
                if last.level else "live bytes change with each of them, as if something kept tensors of every step, so that "
                "any batch may run out of memory later."))
-    return int(lacking)
+    return int(not fits)
+
+
+def _tried_on(device: Device, found: Found, attempt: Callable[[], StepReport]) -> tuple[str, bool, bool | None]:
+    """Run the result on the device, unless that takes too long: what became of it in words, whether it fits as far as is known,
+    and whether it does with the predicted peak, None if it was not run."""
+    if device.type == "meta" or (device.type == "cpu" and found.reserved > _TRIED):
+        why = f", as it reserves more than {format_bytes(_TRIED)}" if device.type == "cpu" else ""
+        return f"not run on {device}{why}", True, None
+    before = device.ledger.allocated - get_device("meta").ledger.allocated
+    # What is predicted includes a region of autocast for another type of device.
+    try:
+        peak = attempt().peak.allocated - before
+    except OutOfMemory as error:
+        return f"run on {device}: it does not fit there: {str(error).partition(';')[0]}", False, False
+    if peak != found.allocated:
+        return f"run on {device}: it fits, but allocated is {peak:,} there", True, False
+    return f"run on {device}: it fits, and its peak is as predicted", True, True
 
 
 def _stopped(found: Found, budget: int, mode: str) -> str:
