@@ -105,6 +105,7 @@ class Watcher:
         self._runs = 0
         #: The profiler that it takes the place of.
         self._before: Any = None
+        self._ended = False
 
     def __enter__(self) -> Watcher:
         self._runs = id(next(iter(users_frames(sys._getframe(), 0)), None))
@@ -120,6 +121,8 @@ class Watcher:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        if self._ended:  # The block ends when what it has seen was asked for.
+            return
         self.steps.__exit__()
         self.new.__exit__()
         if sys.getprofile() != self._saw:
@@ -129,6 +132,7 @@ class Watcher:
             sys.setprofile(before)
         else:  # A profiler in C, such as cProfile's, sets itself.
             before.enable()
+        self._ended = True  # Last: after an interrupt it is done again.
 
     def _saw(self, frame: FrameType, event: str, arg: Any) -> None:
         code = frame.f_code

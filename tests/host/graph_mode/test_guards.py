@@ -19,6 +19,7 @@ from gradcore.program.guarding.guards import Guard, TensorGuard, Terms, same_ent
 from gradcore.program.guarding.optimizers import OptimizerGuard
 from gradcore.program.guarding.readers import Item
 from gradcore.program.guarding.values import copied, equal, is_plain, same_array
+from gradcore.program.watching.watch import Watcher
 
 NAN = float("nan")
 SAME: list[tuple[Any, Any]] = [
@@ -249,3 +250,10 @@ def test_a_program_does_not_outlive_the_type_of_a_number(before: Any, after: Any
     assert [scaled(x).dtype for _ in range(3)] == [gradcore.int64] * 3
     factors["all"] = after
     assert scaled(x).dtype == gradcore.float32
+
+
+def test_a_watcher_that_has_ended_before_its_block_does_not_end_again() -> None:
+    with Watcher(ones := lambda: gradcore.ones(1), frozenset()) as watcher:
+        ones()
+        watcher.__exit__()
+    assert watcher.drawn == []
