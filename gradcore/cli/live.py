@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from gradcore._step import step
-from gradcore.cli.common import in_color
+from gradcore.cli.tables import in_color
 from gradcore.report.blocks import block_plot
 from gradcore.report.run import StepFigures
 from gradcore.units import format_bytes, format_loss

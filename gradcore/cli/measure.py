@@ -13,9 +13,10 @@ from typing import Any
 
 from rich.console import Console
 
-from gradcore.cli.common import add_measured, data_to_measure, pick_device, positives, print_folded
+from gradcore.cli.common import add_measured, data_to_measure, pick_device, positives
 from gradcore.cli.runs import is_standard, keep_safe, write_output
 from gradcore.cli.steps import measured
+from gradcore.cli.tables import print_folded
 from gradcore.events import ROLES
 from gradcore.report.exports import exported
 from gradcore.report.step import StepReport

@@ -13,8 +13,9 @@ from rich.console import Console
 from rich.text import Text
 
 from gradcore import folds
-from gradcore.cli.common import add_json, in_color, print_folded
+from gradcore.cli.common import add_json
 from gradcore.cli.runs import add_step, is_standard, load_newest, of_step, step_of, write_output
+from gradcore.cli.tables import in_color, print_folded
 from gradcore.grouping import alike
 from gradcore.reading import short_path
 from gradcore.report.blocks import block_plot

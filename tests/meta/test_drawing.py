@@ -97,14 +97,16 @@ def hostile(name: str) -> Program:
     "</title><script>alert(1)</script>", "\"><image href='x' onerror='y'/>", "]]>&lt;&#0;<!--", "\0\x1b[31m\ud800\ufffe",
     "&amp;"])
 def test_a_hostile_name_is_text(name: str) -> None:
-    text = draw(hostile(name))
+    program = hostile(name)
+    found = plan(program)
+    text = draw(program, found)
     # Characters that cannot be encoded are not in it either.
     root = ElementTree.fromstring(text.encode())
     assert {e.tag.removeprefix(SVG) for e in root.iter()} == {"svg", "path", "rect", "text", "title"}
     plain = re.sub("[\0\x1b\ud800\ufffe]", "\ufffd", name)
     assert len(rectangles(text)) == 2 and all(plain in r.findtext(f"{SVG}title") for r in rectangles(text))
     assert plain in [t.text for t in root.findall(f".//{SVG}text")]
-    assert not re.search("[\0\x1b\ud800\ufffe]", str(sketch(hostile(name))))
+    assert not re.search("[\0\x1b\ud800\ufffe]", str(sketch(program, found)))
 
 
 def test_a_terminal_shows_it_in_its_width() -> None:
@@ -134,8 +136,10 @@ def test_what_is_drawn_in_a_terminal_is_what_lies_there() -> None:
 
 def test_programs_that_make_nothing_are_drawn_too() -> None:
     program = chain([100])
-    assert rectangles(draw(program)) == [] and "0 buffers, arena 0 bytes" in str(sketch(program))
-    assert rectangles(draw(with_lifetimes(chain([0, 0, 0]), set())))
+    found = plan(program)
+    assert rectangles(draw(program, found)) == [] and "0 buffers, arena 0 bytes" in str(sketch(program, found))
+    program = with_lifetimes(chain([0, 0, 0]), set())
+    assert rectangles(draw(program, plan(program)))
 
 
 def test_a_compiled_function_is_drawn_to_a_file(tmp_path: Path) -> None:

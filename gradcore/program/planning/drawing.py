@@ -16,7 +16,7 @@ from xml.sax.saxutils import escape
 
 from rich.text import Text
 
-from gradcore.program.planning.plan import Plan, plan
+from gradcore.program.planning.plan import Plan
 from gradcore.program.program import Buffer, Program
 from gradcore.reading import short_path
 from gradcore.report.files import write_whole
@@ -101,12 +101,11 @@ def drawn(program: Program, found: Plan, path: str | os.PathLike[str] | None = N
 # -- the SVG -----------------------------------------------------------------------------------------------------------
 
 
-def draw(program: Program, found: Plan | None = None) -> str:
-    """The plan ``found`` of a program, by default that of :func:`plan`, as a self-contained SVG: a rectangle for each buffer.
+def draw(program: Program, found: Plan) -> str:
+    """The plan ``found`` of a program as a self-contained SVG: a rectangle for each buffer.
 
     Addresses (bytes) go up, time (instructions) goes right; a dashed line marks the lower bound. Hovering names a buffer.
     """
-    found = plan(program) if found is None else found
     count, top = max(len(program.instructions), 1), max(found.nbytes, found.bound, 1)
 
     def x(moment: int) -> float:
@@ -183,7 +182,7 @@ def _legend(there: list[Box]) -> Iterator[str]:
 # -- a terminal --------------------------------------------------------------------------------------------------------
 
 
-def sketch(program: Program, found: Plan | None = None, *, width: int = 80, height: int = 20) -> Text:
+def sketch(program: Program, found: Plan, *, width: int = 80, height: int = 20) -> Text:
     """The same picture as text, for ``rich`` or for ``print``.
 
     A cell that is at least half covered shows the role that covers most of it. Lines are at most ``width`` columns. Raises
@@ -191,7 +190,6 @@ def sketch(program: Program, found: Plan | None = None, *, width: int = 80, heig
     """
     if width < 64 or height < 4:
         raise ValueError(f"a plan is drawn in at least 64 columns and 4 lines, but got {width} and {height}")
-    found = plan(program) if found is None else found
     count, top = max(len(program.instructions), 1), max(found.nbytes, found.bound, 1)
     there = boxes(program, found)
     columns = width - 12
