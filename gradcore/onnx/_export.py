@@ -22,7 +22,7 @@ from gradcore.program.calls.compiled import Compiled
 from gradcore.program.program import Operand, Program
 from gradcore.program.shipping.loaded import LoadedProgram
 from gradcore.program.shipping.saved import forward_part, tensor_names
-from gradcore.program.tracing.building import Trace
+from gradcore.program.tracing.trace import Trace
 from gradcore.program.tracing.tracing import Tracing
 from gradcore.report.files import write_whole
 

@@ -20,7 +20,7 @@ from gradcore.onnx.views import positions, view
 from gradcore.ops.op import all_ops
 from gradcore.program.program import Instruction, Operand, Program
 from gradcore.program.shipping.saved import shown_spec
-from gradcore.program.tracing.building import Trace
+from gradcore.program.tracing.trace import Trace
 from gradcore.spec import TensorSpec, contiguous_strides
 
 

@@ -12,11 +12,11 @@ from gradcore.program.calls.keys import contents, modes_left, unknown_among
 from gradcore.program.planning.plan import plan
 from gradcore.program.replaying.capture import replay_of
 from gradcore.program.replaying.differentiable import Differentiable
-from gradcore.program.tracing.building import Trace
 from gradcore.program.tracing.carried import Carried, Exchange, parted
 from gradcore.program.tracing.escapes import made_anew, stored
 from gradcore.program.tracing.second import Entered
 from gradcore.program.tracing.templates import kept_as_they_are, rebuilt
+from gradcore.program.tracing.trace import Trace
 from gradcore.program.tracing.tracing import Tracing
 from gradcore.program.tracing.views import View, views_among
 

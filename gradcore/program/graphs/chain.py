@@ -19,9 +19,10 @@ from gradcore.program.planning.plan import Plan, plan
 from gradcore.program.replaying.arena import Arena
 from gradcore.program.replaying.binding import Binding
 from gradcore.program.replaying.capture import CapturedReplay
-from gradcore.program.tracing.building import Builder, Trace
+from gradcore.program.tracing.building import Builder
 from gradcore.program.tracing.recorder import Recorded, Recorder, busy
 from gradcore.program.tracing.templates import Templates, rebuilt
+from gradcore.program.tracing.trace import Trace
 from gradcore.program.tracing.trace_log import BEYOND
 from gradcore.program.tracing.tracing import as_forward
 from gradcore.spec import TensorSpec

@@ -8,7 +8,7 @@ from weakref import ref
 
 from gradcore.engine.node import leaf_of
 from gradcore.errors import TraceError
-from gradcore.program.tracing.building import Trace
+from gradcore.program.tracing.trace import Trace
 from gradcore.program.tracing.trace_log import TraceLog
 from gradcore.spec import TensorSpec
 

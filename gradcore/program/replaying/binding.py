@@ -19,7 +19,7 @@ from gradcore.program.replaying.arena import Arena, Part
 from gradcore.program.replaying.left import Left, is_any_held
 from gradcore.program.replaying.narration import waiting_in
 from gradcore.program.replaying.stand_ins import Patch, StandIns
-from gradcore.program.tracing.building import Trace
+from gradcore.program.tracing.trace import Trace
 from gradcore.spec import TensorSpec, round_up
 
 

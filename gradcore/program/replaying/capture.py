@@ -27,7 +27,7 @@ from gradcore.program.replaying.arena import ALIGNED, moved, shift
 from gradcore.program.replaying.binding import Binding, run_calls
 from gradcore.program.replaying.fixed import Fixed
 from gradcore.program.replaying.replay import Replay
-from gradcore.program.tracing.building import Trace
+from gradcore.program.tracing.trace import Trace
 from gradcore.spec import TensorSpec
 
 #: After so many captures in succession that were never launched, a program is not captured any more.

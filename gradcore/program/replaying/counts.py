@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from gradcore.program.tracing.building import Trace
+from gradcore.program.tracing.trace import Trace
 
 #: The state of an optimizer, the new numbers of one update, and the parameters whose numbers they become.
 Count = tuple[Any, dict[str, Any], list[Any]]

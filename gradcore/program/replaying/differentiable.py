@@ -20,7 +20,7 @@ from gradcore.program.planning.plan import Plan
 from gradcore.program.program import Program
 from gradcore.program.replaying.capture import replay_of
 from gradcore.program.replaying.replay import Replay
-from gradcore.program.tracing.building import Trace
+from gradcore.program.tracing.trace import Trace
 from gradcore.program.tracing.trace_log import TraceLog
 
 #: The name of the nodes of compiled calls.

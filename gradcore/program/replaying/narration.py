@@ -16,7 +16,7 @@ from gradcore.events import ALLOC, CONSUMED, DIED, DROP, FREE, KEEP, LAUNCH, MAR
 from gradcore.memory.arena import Range, close_ranges
 from gradcore.program.planning.packing import Slot, alive
 from gradcore.program.program import Operand, Program
-from gradcore.program.tracing.building import Trace
+from gradcore.program.tracing.trace import Trace
 from gradcore.spec import round_up
 
 if TYPE_CHECKING:

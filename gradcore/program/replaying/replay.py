@@ -29,7 +29,7 @@ from gradcore.program.replaying.binding import Binding, run_calls
 from gradcore.program.replaying.counts import Counts, put
 from gradcore.program.replaying.left import Left, is_any_held
 from gradcore.program.replaying.narration import Narration, most_live
-from gradcore.program.tracing.building import Trace
+from gradcore.program.tracing.trace import Trace
 
 
 class Replay:

@@ -26,7 +26,7 @@ from gradcore.program.replaying.capture import replay_of
 from gradcore.program.shipping.files import Shipment, read_program
 from gradcore.program.shipping.saved import current, save_trace
 from gradcore.program.shipping.verify import checked_calls
-from gradcore.program.tracing.building import Trace
+from gradcore.program.tracing.trace import Trace
 from gradcore.spec import TensorSpec
 from gradcore.units import count_of
 

@@ -20,8 +20,8 @@ from gradcore.program.guarding.guards import Asking, Guard
 from gradcore.program.guarding.modules import ModuleGuard
 from gradcore.program.program import Operand, Program, Update, options_of, with_lifetimes
 from gradcore.program.shipping.files import Shipment, write_program
-from gradcore.program.tracing.building import Trace
 from gradcore.program.tracing.templates import Output, outputs_in
+from gradcore.program.tracing.trace import Trace
 from gradcore.spec import TensorSpec
 
 #: The name of a guard, such as "the variable w of step's closure[0]": the two parts of "w[0]".

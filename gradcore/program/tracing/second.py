@@ -13,8 +13,8 @@ from gradcore.engine.node import Leaf
 from gradcore.engine.state import local
 from gradcore.engine.value import Edge
 from gradcore.nn.hooks import CALLS_HOOKS
-from gradcore.program.tracing.building import Second
 from gradcore.program.tracing.recorder import Recorder
+from gradcore.program.tracing.trace import Second
 from gradcore.program.tracing.trace_log import ARGUMENT
 
 _INNER = ("a backward inside its backward (checkpoint with use_reentrant=True) adds to gradients: call backward inside the "

@@ -22,10 +22,11 @@ from gradcore.program.guarding.modules import ModuleGuard, hooks_on
 from gradcore.program.guarding.optimizers import OptimizerGuard, counts_guard, has_counts
 from gradcore.program.guarding.readers import Attribute
 from gradcore.program.guarding.values import equal
-from gradcore.program.tracing.building import TWICE, Builder, Second, Trace
+from gradcore.program.tracing.building import TWICE, Builder
 from gradcore.program.tracing.recorder import Recorder, busy
 from gradcore.program.tracing.second import hooked, second_of
 from gradcore.program.tracing.templates import Templates, gradients_of
+from gradcore.program.tracing.trace import Second, Trace
 from gradcore.program.watching.stored import Place, carried_of
 from gradcore.program.watching.watch import Watcher
 
