@@ -17,7 +17,7 @@ import numpy as np
 from gradcore.dtypes import FLOAT32, join
 from gradcore.engine.dispatch import apply
 from gradcore.engine.node import Leaf
-from gradcore.engine.state import State, local
+from gradcore.engine.state import State, local, unwatched
 from gradcore.engine.value import Value
 from gradcore.forking import brief
 from gradcore.ops import all_ops
@@ -105,8 +105,16 @@ class Chosen(Op):
     """An op of the lists, while there are regions."""
 
     def __call__(self, *args: Any, **attrs: Any) -> Any:
-        region = local.state.autocast
-        return apply(self, *(args if region is None else region.suited(self, args)), **attrs)
+        state = local.state
+        region, scope = state.autocast, state.scope
+        if region is not None:
+            try:
+                # Nothing sees these casts that sees ops: a part that runs again, where an argument is a leaf, has fewer.
+                state.scope = unwatched(scope)
+                args = region.suited(self, args)
+            finally:
+                state.scope = scope
+        return apply(self, *args, **attrs)
 
 
 _listed: list[Op] = [op for name, op in all_ops().items() if name in LOWER | HIGHER]

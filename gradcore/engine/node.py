@@ -123,11 +123,13 @@ def build_node(call: Call, plan: KeepPlan, args: tuple[Any, ...], outputs: Any, 
 
 def _rebuilt(packing: Rerun, *run: Any) -> Node:
     """The node of a run with the residuals that it has without hooks, each shown to ``packing``, in the order of its slots."""
-    local.state.packing = None
+    state = local.state
+    recompute = state.recompute
     try:
+        state.packing, state.recompute = None, recompute and not packing.found
         node = build_node(*run)
     finally:
-        local.state.packing = packing
+        state.packing, state.recompute, packing.found = packing, recompute, False
     for slot, residual in zip(node.plan.slots, node.saved or (), strict=False):
         # What the op has overwritten was copied, and shown, before.
         if slot[0] != OVERWRITTEN and type(residual) not in PLAIN:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from copy import copy
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -167,7 +168,7 @@ class Call:
     """An op on given specs, attributes and device: everything that is the same for each such run."""
 
     __slots__ = ("op", "inputs", "attrs", "counts", "positions", "specs", "aux", "workspace", "kernel", "invocation", "spec",
-                 "nbytes", "plans", "single", "several", "writes", "over", "scattered", "width", "library")
+                 "nbytes", "plans", "single", "several", "writes", "over", "scattered", "special", "width", "library")
 
     def __init__(self, op: Op, inputs: tuple[Any, ...], counts: tuple[int, ...], attrs: dict[str, Any],
                  device: Device) -> None:
@@ -212,6 +213,8 @@ class Call:
         #: Flat positions of inputs that must be copied into a contiguous layout first.
         self.scattered = [i for i, s in enumerate(inputs) if isinstance(s, TensorSpec)
                           and not s.contiguous] if op.contiguous else []
+        #: Does the op not just run: are inputs copied first, or is it watched?
+        self.special = bool(self.scattered)
         #: The number of outputs that may receive a cotangent, auxiliary ones included.
         self.width = len(self.specs) + len(self.aux)
         #: Is there one newly allocated output and nothing else? Dispatch has a short path for this usual case.
@@ -254,6 +257,12 @@ class Call:
             made = KeepPlan(self, mask)
             found = self.plans[mask] = made if made.rules and any(s.floating for s in self.specs) else None
             return found
+
+    def watched(self) -> Call:
+        """The same call, which the thread's ``watch`` is to run: for keys of a scope that is watched."""
+        made = copy(self)
+        made.single, made.special = False, True
+        return made
 
     def make_tags(self, site: Site, scope: Where) -> tuple[Tag, ...]:
         """Tags for outputs, then auxiliary outputs, then workspace."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from gradcore.devices.storage import Storage
-from gradcore.engine.state import local, mark
+from gradcore.engine.state import local, mark, unwatched
 from gradcore.engine.value import Edge, Value, alias
 from gradcore.errors import ModifiedInPlace
 from gradcore.events import CONSUMED, DIED, DROP, KEEP
@@ -103,17 +103,19 @@ class Rerun:
     """
 
     take: Callable[[Saved | Again], None]
+    #: Was the result of the op whose node is built next there, so that it is not to be recomputed?
+    found: bool = False
 
 
 def answer(hook: Callable[[Any], Any], given: Any) -> Any:
-    """What a pack or unpack hook returns: its ops keep nothing, and their sites are the hook's own lines."""
+    """What a pack or unpack hook returns: its ops keep nothing, are not watched, and have the hook's own lines as sites."""
     state = local.state
-    before = (state.grad, state.packing, state.site)
+    before = (state.grad, state.packing, state.site, state.scope)
     try:
-        state.grad, state.packing, state.site = False, None, None
+        state.grad, state.packing, state.site, state.scope = False, None, None, unwatched(state.scope)
         return hook(given)
     finally:
-        state.grad, state.packing, state.site = before
+        state.grad, state.packing, state.site, state.scope = before
 
 
 def keep(value: Value, edge: Edge | None, output: int | None, node: int, name: str) -> Saved | Packed:

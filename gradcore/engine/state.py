@@ -21,15 +21,17 @@ class Where:
     """A scope as threads, nodes and keys of caches hold it: equal scopes have one, which hashes by identity, and goes with its
     last holder. Make one with :func:`where`; the constructor would not look for the one that there is."""
 
-    __slots__ = ("plain", "others", "__weakref__")
+    __slots__ = ("plain", "watched", "others", "__weakref__")
 
-    def __init__(self, plain: Scope) -> None:
+    def __init__(self, plain: Scope, watched: bool) -> None:
         self.plain = plain
+        #: Does the thread's ``watch`` see the ops that run here? As a scope's, it is a part of keys that dispatch has anyway.
+        self.watched = watched
         #: Its layer in other phases, by these and by the line that called backward: see :meth:`at`.
         self.others: dict[tuple[str, Site | None], Where] = {}
 
     def at(self, phase: str, caller: Site | None) -> Where:
-        """The same layer in another phase, and in backward with the line that called it."""
+        """The same layer in another phase, and in backward with the line that called it; nothing is watched there."""
         found = self.others.get((phase, caller))
         if found is None:
             found = self.others[phase, caller] = where(self.plain._replace(phase=phase, caller=caller, role=None))
@@ -37,15 +39,21 @@ class Where:
 
 
 #: Weak, or the layers of all models that there ever were would pile up.
-_places: Interned[Scope, Where] = Interned()
+_places: Interned[tuple[Scope, bool], Where] = Interned()
 
 
-def where(scope: Scope) -> Where:
+def where(scope: Scope, watched: bool = False) -> Where:
     """The one :class:`Where` of a scope."""
-    found = _places.get(scope)
+    key = scope, watched
+    found = _places.get(key)
     if found is None:
-        found = _places.one(scope, Where(scope))
+        found = _places.one(key, Where(scope, watched))
     return found
+
+
+def unwatched(scope: Where) -> Where:
+    """The same place where nothing sees the ops."""
+    return where(scope.plain) if scope.watched else scope
 
 
 SETUP = where(Scope("", "setup"))
@@ -58,7 +66,7 @@ class State:
     """The mutable context of one thread. If ``site`` is None, ops look their source line up."""
 
     __slots__ = ("grad", "scope", "site", "node", "launch", "recompute", "packing", "anomaly", "autocast", "placed",
-                 "remade", "partial", "sweep", "spending", "inference", "asked", "aside", "bare", "__weakref__")
+                 "remade", "partial", "sweep", "spending", "inference", "asked", "aside", "bare", "watch", "__weakref__")
 
     def __init__(self) -> None:
         self.grad = True
@@ -96,6 +104,8 @@ class State:
         self.asked = (False, True)
         #: The leaves to which a backward inside one that is only recorded would have added; None outside of such.
         self.aside: set[Any] | None = None
+        #: What runs the ops of scopes that are watched, with ``run(plan, compute, *arguments of compute)``.
+        self.watch: Any = None
         #: ``launch(kernel, *arrays)``
         self.launch = _kernel_context().run
 
@@ -150,7 +160,7 @@ class scoped:
         old = self._before.plain
         layer = old if like is None else like
         state.scope = where(Scope(layer.layer, old.phase if phase is None else phase, old.caller,
-                                  old.role if role is None else role, layer.network))
+                                  old.role if role is None else role, layer.network), self._before.watched)
 
     def __exit__(self, *exc: object) -> None:
         local.state.scope = self._before
@@ -167,7 +177,7 @@ class within_step:
     def __enter__(self) -> None:
         global _steps
         state = local.state
-        scope = where(state.scope.plain._replace(phase="forward"))
+        scope = where(state.scope.plain._replace(phase="forward"), state.scope.watched)
         self._state = state
         _steps += 1
         self._before, state.scope = state.scope, scope

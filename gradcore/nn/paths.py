@@ -50,7 +50,7 @@ class Place(dict[Where, Where]):
         phase = "forward" if old.phase == "setup" else old.phase
         if len(self) >= MOST:
             self.clear()
-        after = self[before] = where(Scope(self.path, phase, old.caller, old.role, self.network))
+        after = self[before] = where(Scope(self.path, phase, old.caller, old.role, self.network), before.watched)
         return after
 
 

@@ -6,7 +6,7 @@ Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174. Th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 from weakref import ref
@@ -26,15 +26,15 @@ from gradcore.engine.sites import called_at, here
 from gradcore.engine.state import local
 from gradcore.engine.value import Value, alias, tensors_in
 from gradcore.nn import paths
+from gradcore.utils.selective_checkpoint import CheckpointError as CheckpointError
+from gradcore.utils.selective_checkpoint import CheckpointPolicy as CheckpointPolicy
+from gradcore.utils.selective_checkpoint import SelectiveCheckpointContext as SelectiveCheckpointContext
+from gradcore.utils.selective_checkpoint import create_selective_checkpoint_contexts as create_selective_checkpoint_contexts
 
 Tensor = Any
 
 #: What :func:`set_checkpoint_early_stop` says, None outside its blocks.
 _early: list[bool | None] = [None]
-
-
-class CheckpointError(RuntimeError):
-    """The second run of a checkpoint keeps other tensors than the first."""
 
 
 @contextmanager
@@ -76,12 +76,16 @@ def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool = F
         return _Reentrant.apply(function, preserve_rng_state, *args)
     first, second = context_fn()
     if not local.state.grad:
-        with first:
-            return function(*args, **kwargs)
+        return function(*args, **kwargs)
     part = _Part(function, args, kwargs, preserve_rng_state, determinism_check == "default", second,
                  early_stop if _early[0] is None else _early[0])
+    around = local.state.watch
     with first, saved_tensors_hooks(part.pack, part.unpack):
-        return function(*args, **kwargs)
+        if local.state.watch is not around:
+            part.selected = local.state.watch.results
+        result = function(*args, **kwargs)
+    part.whole = True
+    return result
 
 
 def checkpoint_sequential(functions: Any, segments: int, input: Tensor, use_reentrant: bool = False,
@@ -92,17 +96,15 @@ def checkpoint_sequential(functions: Any, segments: int, input: Tensor, use_reen
         raise ValueError(f"checkpoint_sequential: segments must be between 1 and {len(modules)}, but got {segments}")
     size = len(modules) // segments
 
-    def run(part: Sequence[Any]) -> Callable[[Tensor], Tensor]:
-        def forward(x: Tensor) -> Tensor:
-            for module in part:
-                x = module(x)
-            return x
-        return forward
+    def run(part: Sequence[Any], x: Tensor) -> Tensor:
+        for module in part:
+            x = module(x)
+        return x
 
     for k in range(segments - 1):
-        input = checkpoint(run(modules[k * size:(k + 1) * size]), input, use_reentrant=use_reentrant,
+        input = checkpoint(run, modules[k * size:(k + 1) * size], input, use_reentrant=use_reentrant,
                            preserve_rng_state=preserve_rng_state)
-    return run(modules[(segments - 1) * size:])(input)
+    return run(modules[(segments - 1) * size:], input)
 
 
 #: The default generators with their places: orders are drawn on the host, from whichever generator.
@@ -177,7 +179,7 @@ class _Promise(Deferred):
         self.value: Saved | Again | None = None
 
     def keeps(self) -> list[Saved | Packed | Again]:
-        found = [held[0] for held in self.part.held if _is_kept(held)]
+        found = [*(held[0] for held in self.part.held if _is_kept(held)), *self.part.selected()]
         return found if self.value is None else [*found, self.value]
 
 
@@ -201,6 +203,10 @@ class _Part:
         self.place = _Place()
         self.check = check
         self.context = context
+        #: Has the first run ended? A backward inside it runs again what there has been.
+        self.whole = False
+        #: Gives the results of ops that a policy keeps.
+        self.selected: Callable[[], Iterable[Saved | Packed]] = tuple
         self.promises: list[Any] = []
         self.specs: list[Any] = []
 
@@ -252,7 +258,7 @@ class _Part:
                     # Its node may be no part of this pass.
                     remade.append(ref(promise))
                 waiting -= 1
-                if not waiting and self.early:
+                if not waiting and (self.early or not self.whole):
                     raise _Enough
 
         args = [_shown(a) for a in self.args]

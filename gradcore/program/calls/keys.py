@@ -23,7 +23,7 @@ from gradcore.spec import TensorSpec
 
 #: The part of a thread's state that decides what a function computes; the rest only says what bytes are attributed to.
 _STATE = [name for name in State.__slots__ if name not in ("scope", "site", "node", "launch", "placed", "remade", "sweep",
-                                                             "__weakref__")]
+                                                             "watch", "__weakref__")]
 _MODES = attrgetter(*_STATE)
 #: What a key begins with; see :func:`modes`.
 _NAMES = (*_STATE, "default dtype", "default device")

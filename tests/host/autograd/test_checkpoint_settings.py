@@ -83,3 +83,17 @@ def test_what_runs_again_has_the_line_of_the_first_run(reentrant: bool, level: s
     first = inner.__code__.co_firstlineno
     assert [site.short for site in again] == [f"{Path(__file__).name}:{line}" for line in (first + 1, first + 4)]
     assert again[1].function == test_what_runs_again_has_the_line_of_the_first_run.__name__
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_backward_inside_the_first_run_runs_again_what_there_has_been(early: bool) -> None:
+    def part(x: Any) -> Any:
+        g, = gradcore.autograd.grad((x.exp() * x.sin()).sum(), x, create_graph=True)
+        return g * x.exp()
+
+    found = []
+    for run in (part, lambda x: checkpoint(part, x, early_stop=early)):
+        x = gradcore.ones(3, requires_grad=True)
+        run(x * 1).sum().backward()
+        found.append(x.grad.tolist())
+    assert found[0] == found[1]
