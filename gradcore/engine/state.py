@@ -166,6 +166,19 @@ class scoped:
         local.state.scope = self._before
 
 
+class unseen:
+    """Run a block of code whose ops nothing sees: they are no part of what a program computes."""
+
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> None:
+        state = local.state
+        self._before, state.scope = state.scope, unwatched(state.scope)
+
+    def __exit__(self, *exc: object) -> None:
+        local.state.scope = self._before
+
+
 class within_step:
     """A context of the phase ``forward``, and of the threads that begin meanwhile. To end it twice is to end it once.
 

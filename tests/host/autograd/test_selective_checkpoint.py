@@ -151,7 +151,7 @@ def train(name: str, forward: Any, device: str = "cpu", region: Any = nullcontex
         del y
     found = [loss.detach(), gradcore.rand(3, device=device), *(p.grad for p in (x, *weights))]
     report = step.report
-    return ([] if device == "meta" else [t.numpy().copy() for t in found],
+    return ([] if device == "meta" else [t.numpy(force=True).copy() for t in found],
             (report.peak.requested, report.peak.allocated, report.residual_bytes, counter.get_flop_counts()))
 
 
