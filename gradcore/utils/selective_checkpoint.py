@@ -173,7 +173,7 @@ class _First(_Watch):
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
-        self.ended = True
+        self.ended, self._packing = True, None
         if error[0] is not None:
             self.kept.clear()
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 import gradcore
 from gradcore import nn
-from gradcore.utils.checkpoint import checkpoint
+from gradcore.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 F = nn.functional
 STEPS = 7
@@ -84,7 +86,7 @@ class Attending(nn.Module):
 
 
 class Moving(nn.Module):
-    """Sorting, scattering, running sums; a checkpoint."""
+    """Sorting, scattering, running sums; a checkpoint, and one that keeps some results."""
 
     def __init__(self):
         super().__init__()
@@ -96,7 +98,9 @@ class Moving(nn.Module):
         values, places = x.topk(8, dim=1)
         x = gradcore.zeros_like(x).scatter(1, places, values).cumsum(1)
         x = gradcore.cat([x[:, ::2], x[:, 1::2]], 1)
-        return self.last(checkpoint(self.inner, gradcore.where(x > 0, x, x * 0.1), use_reentrant=False))
+        x = checkpoint(self.inner, gradcore.where(x > 0, x, x * 0.1), use_reentrant=False)
+        keeping = partial(create_selective_checkpoint_contexts, ["linear", "dropout"])
+        return self.last(checkpoint(self.inner, x, context_fn=keeping))
 
 
 def convolutions():
