@@ -63,8 +63,9 @@ def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool = F
     ``use_reentrant=True`` runs a backward inside the backward, as PyTorch's older form does: it takes no keyword arguments,
     and gives gradients only to its tensor arguments and the parameters behind them. Backward raises RuntimeError if only some
     gradients are asked for (``autograd.grad``, ``backward(inputs=)``), and the function uses parameters. ``context_fn`` returns
-    contexts for the first and the second run, which stops when all residuals are there, unless ``early_stop`` is False. Raises
-    :class:`CheckpointError` if the second run keeps other tensors than the first.
+    contexts for the first and the second run, as :func:`create_selective_checkpoint_contexts` does to keep some results. The
+    second run stops when all residuals are there, unless ``early_stop`` is False. Raises :class:`CheckpointError` if it keeps
+    other tensors than the first.
     """
     if determinism_check not in ("default", "none"):
         raise ValueError(f"determinism_check must be 'default' or 'none', but got {determinism_check!r}")

@@ -58,7 +58,7 @@ def create_selective_checkpoint_contexts(policy_fn_or_list: Policy | list[Any],
     gradcore's functions that have the name of an op (``gradcore.matmul``). A function is called in the first run with a
     :class:`SelectiveCheckpointContext`, the op, which has a ``name``, its operands and its attributes, and returns a
     :class:`CheckpointPolicy` or whether to keep the result. Ops that make views or write to an operand, as batch norm to its
-    running statistics, always run again; nothing is asked about them.
+    running statistics, always run again, and nothing is asked about them; so does one to whose result the same line writes.
 
     Raises ValueError for what is no such op, TypeError for another argument. Backward raises RuntimeError if a kept result has
     been written to since, unless ``allow_cache_entry_mutation``: then it computes with what is there.
@@ -100,12 +100,15 @@ def _op_of(given: Any) -> Op:
 class _Kept:
     """What one run of an op has given: its outputs, and the auxiliary ones that its gradient reads, by position."""
 
-    __slots__ = ("number", "site", "outputs", "aux")
+    __slots__ = ("number", "site", "serials", "outputs", "aux")
 
-    def __init__(self, number: int, site: Site, outputs: list[Saved | Packed], aux: dict[int, Saved | Packed]) -> None:
+    def __init__(self, number: int, site: Site, serials: set[int], outputs: list[Saved | Packed],
+                 aux: dict[int, Saved | Packed]) -> None:
         #: The node that the log names as the keeper.
         self.number = number
         self.site = site
+        #: Of the outputs' storages.
+        self.serials = serials
         self.outputs = outputs
         self.aux = aux
 
@@ -180,13 +183,22 @@ class _First(_Watch):
     def run(self, plan: KeepPlan | None, compute: Callable[..., Any], state: State, op: Op, call: Call, device: Any,
             args: tuple[Any, ...], *rest: Any) -> Any:
         found = outputs, aux = self._through(plan, compute, state, op, call, device, args, *rest)
-        if not op.writes:
+        site = rest[-1][0].site
+        if op.writes:
+            self._let_go({args[i].storage.serial for i in call.writes}, site)
+        else:
             place = self._place(op)
             if self._is_saved(op, call, args, outputs):
                 read = set() if plan is None else {i for kind, i, _ in (*plan.slots, *plan.again_slots) if kind == AUX}
-                self.kept[place] = _Kept(self._number, rest[-1][0].site, [*map(self._keep, outputs)],
+                self.kept[place] = _Kept(self._number, site, {t.storage.serial for t in outputs}, [*map(self._keep, outputs)],
                                          {i: self._keep(aux[i]) for i in read})
         return found
+
+    def _let_go(self, written: set[int], site: Site) -> None:
+        """Keep no result that the same line of source writes to: ``scatter`` copies its input, and writes to the copy."""
+        for place, kept in [*self.kept.items()]:
+            if kept.site == site and not written.isdisjoint(kept.serials):
+                del self.kept[place]
 
     def _is_saved(self, op: Op, call: Call, args: tuple[Any, ...], outputs: list[Any]) -> bool:
         given = grouped(op, [*args], call.counts)

@@ -68,6 +68,13 @@ def _several(x: Any) -> Any:
     return gradcore.cat([parts[1].cos(), parts[0] * values[:, None] + order[:, :6] * places[:, None]], 1)
 
 
+def _scattered(x: Any) -> Any:
+    """Functions that write to results of their own."""
+    places = gradcore.arange(16, device=x.device).reshape(1, 16) % 3
+    y = x.exp().scatter(0, places, x.sin()[:1]) * x.index_add(0, places[0, :2], x[:2] * 2).select_scatter(x[0].cos(), 0, 3)
+    return y + F.gumbel_softmax(x, hard=True)
+
+
 def _drawn(x: Any) -> Any:
     y = F.dropout(x * gradcore.rand_like(x), 0.4)
     y = y + gradcore.randn(32, 16, device=x.device) * x.sigmoid()
@@ -106,6 +113,7 @@ PARTS: dict[str, Any] = {
     "convolutions": lambda: nn.Sequential(nn.Unflatten(1, (4, 2, 2)), nn.Conv2d(4, 4, 3, padding=1), nn.GroupNorm(2, 4),
                                           nn.SiLU(), nn.MaxPool2d(2, 1, 1), nn.Flatten(), nn.Linear(36, 16)),
     "function": lambda: lambda x: Square.apply(x.sin()) * Square.apply(x), "several": lambda: _several,
+    "scattered": lambda: _scattered,
     "drawn": lambda: _drawn, "aside": lambda: _aside, "mixed": lambda: _mixed,
     "gradient": lambda: _inner_gradient, "packed": lambda: _packed}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from functools import partial
 from itertools import count
@@ -136,8 +137,9 @@ def test_what_a_policy_is_told() -> None:
     expected = [("max_with_index", [(2, 3)], {"dim": 0, "keepdim": True}, [(1, 3), (1, 3)], False),
                 ("cat", [(2, 3), (1, 3)], {"dim": 0}, [(3, 3)], False), ("exp", [(3, 3)], {}, [(3, 3)], False)]
     assert told == expected
-    with raises(RuntimeError, "has been mutated: float32[3, 3]"):
-        y.sum().backward()
+    # The exponential, to which the same line writes, was not kept.
+    y.sum().backward()
+    assert x.grad.sum().item() == pytest.approx(18 * math.e)
     with gradcore.no_grad():
         checkpoint(lambda x: x.exp(), x, context_fn=keeping_results(policy))
     assert told == expected
