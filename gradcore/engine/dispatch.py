@@ -221,6 +221,43 @@ def _log_launch(log: list[Raw], call: Call, tag: Tag, number: int, args: tuple[A
     log.append((LAUNCH, call.invocation, tag, number, read, made, perf_counter_ns()))
 
 
+def _apply_general(state: State, op: Op, call: Call, device: Device, args: tuple[Any, ...], attrs: dict[str, Any],
+                   arrays: list[Any], edges: list[Any] | None, plan: KeepPlan | None, number: int,
+                   tags: tuple[Tag, ...], site: Site, scope: Where) -> Any:
+    """Views, in-place ops, several outputs, auxiliary outputs, workspace; and any op that is watched."""
+    compute: Callable[..., Any] = _compute
+    if call.special:
+        if call.scattered:
+            return _apply_contiguous(op, call, args, attrs)
+        compute = partial(state.watch.run, plan, _compute)
+    overwritten: Saved | Packed | None = None
+    written = [args[i] for i in call.writes] if op.writes else []
+    aux: list[Any] = []
+    if op.view:
+        outputs = _views(call, device, args[0], tags[0], number)
+    else:
+        if op.writes:
+            if op.in_place and not op.lists:
+                copies = apart(args, "dim" not in attrs)
+                if copies is not None:
+                    return apply(op, *copies, **attrs)
+            overwritten = before_write(op, call, written, edges, plan, number)
+        outputs, aux = compute(state, op, call, device, args, arrays, written, number, tags)
+    if plan is not None:
+        assert edges is not None
+        node = build_node(call, plan, args, outputs, aux, edges, number, site, scope, overwritten)
+        if op.writes:
+            note_overwritten(node, written, overwritten)
+        for k, result in enumerate(outputs):
+            if result.spec.floating:
+                before, result.edge = result.edge, (node, k)
+                if before is not None:
+                    hand_on(before, result)
+        if op.in_place and outputs[0].storage.views is not None:
+            rebase(outputs[0])
+    return tuple(outputs) if call.several else outputs[0]
+
+
 def _compute(state: State, op: Op, call: Call, device: Device, args: tuple[Any, ...], arrays: list[Any], written: list[Any],
              number: int, tags: tuple[Tag, ...]) -> tuple[list[Any], list[Any]]:
     """Allocate, log and launch: the outputs, which an in-place op has written to an operand, and the auxiliary outputs."""
@@ -253,42 +290,6 @@ def _compute(state: State, op: Op, call: Call, device: Device, args: tuple[Any, 
         value.storage.version += 1
         value.storage.written_by = tags[0]
     return written[:1] if op.in_place else outputs, aux
-
-
-def _apply_general(state: State, op: Op, call: Call, device: Device, args: tuple[Any, ...], attrs: dict[str, Any],
-                   arrays: list[Any], edges: list[Any] | None, plan: KeepPlan | None, number: int,
-                   tags: tuple[Tag, ...], site: Site, scope: Where, compute: Callable[..., Any] = _compute) -> Any:
-    """Views, in-place ops, several outputs, auxiliary outputs, workspace; and any op that is watched."""
-    if call.special:
-        if call.scattered:
-            return _apply_contiguous(op, call, args, attrs)
-        compute = partial(state.watch.run, plan, compute)
-    overwritten: Saved | Packed | None = None
-    written = [args[i] for i in call.writes] if op.writes else []
-    aux: list[Any] = []
-    if op.view:
-        outputs = _views(call, device, args[0], tags[0], number)
-    else:
-        if op.writes:
-            if op.in_place and not op.lists:
-                copies = apart(args, "dim" not in attrs)
-                if copies is not None:
-                    return apply(op, *copies, **attrs)
-            overwritten = before_write(op, call, written, edges, plan, number)
-        outputs, aux = compute(state, op, call, device, args, arrays, written, number, tags)
-    if plan is not None:
-        assert edges is not None
-        node = build_node(call, plan, args, outputs, aux, edges, number, site, scope, overwritten)
-        if op.writes:
-            note_overwritten(node, written, overwritten)
-        for k, result in enumerate(outputs):
-            if result.spec.floating:
-                before, result.edge = result.edge, (node, k)
-                if before is not None:
-                    hand_on(before, result)
-        if op.in_place and outputs[0].storage.views is not None:
-            rebase(outputs[0])
-    return tuple(outputs) if call.several else outputs[0]
 
 
 def _views(call: Call, device: Device, source: Any, tag: Tag, number: int) -> list[Any]:
