@@ -16,7 +16,8 @@ from tests.conftest import raises
 
 def blocks() -> Any:
     gradcore.manual_seed(0)
-    return nn.Sequential(*[nn.Sequential(nn.Linear(32, 32), nn.Tanh(), nn.Dropout(0.5)) for _ in range(6)])
+    return nn.Sequential(*[nn.Sequential(nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Dropout(0.5))
+                           for _ in range(6)])
 
 
 RUNS: dict[str, Any] = {
