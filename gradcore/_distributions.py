@@ -159,8 +159,9 @@ def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | N
     p = None if p is None else number("bernoulli", "p", p)
     if p is not None and not 0 <= p <= 1:
         raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
-    u = _uniform_like(input, generator)
-    return (random.chance(u, input) if p is None else u < p).to(input.dtype)
+    drawn = (random.chance(_uniform_like(input, generator), input) if p is None else
+             _uniform_like(input, generator) < p)
+    return drawn.to(input.dtype)
 
 
 def bernoulli_(tensor: Tensor, p: Any = 0.5, *, generator: Generator | None = None) -> Tensor:
@@ -255,16 +256,19 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, g
     return functional.clamp(passed, max=categories - 1)
 
 
+def _gumbel(like: Tensor) -> Tensor:
+    """Gumbel noise in the shape of another tensor; each step's operand goes as soon as it is read."""
+    return -functional.log(-functional.log(functional.clamp(
+        rand(like.spec.shape, dtype=like.dtype, device=like.device), min=math.exp(-80))))
+
+
 def gumbel_softmax(logits: Tensor, tau: float = 1.0, hard: bool = False, eps: float = 1e-10, dim: int = -1) -> Tensor:
     """A differentiable sample of the categories along ``dim``: softmax((logits + Gumbel noise) / tau).
 
     ``hard`` gives one-hot vectors with the gradient of the soft sample. Jang et al., arXiv:1611.01144; Maddison et al.,
     arXiv:1611.00712. ``eps`` is accepted as in PyTorch, and ignored.
     """
-    with modes.no_grad():
-        u = rand(logits.spec.shape, dtype=logits.dtype, device=logits.device)
-        noise = -functional.log(-functional.log(functional.clamp(u, min=math.exp(-80))))
-    soft = functional.softmax((logits + noise) / tau, dim)
+    soft = functional.softmax((logits + _gumbel(logits)) / tau, dim)
     if not hard:
         return soft
     with modes.no_grad():

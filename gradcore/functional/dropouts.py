@@ -75,8 +75,9 @@ def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace
         return input * 0
     scale = ((1 - p) * (1 + p * _OFF * _OFF)) ** -0.5
     state = default_generator(input.storage.device).snapshot(input.spec.numel)
-    on = random.dropout(ones_like(input), state, p) * (1 - p)
-    return random.dropout(input, state, p) * (scale * (1 - p)) + ((1 - on) * (scale * _OFF) - scale * _OFF * p)
+    # First, so that the mask is gone when the input is scaled.
+    shift = (1 - random.dropout(ones_like(input), state, p) * (1 - p)) * (scale * _OFF) - scale * _OFF * p
+    return random.dropout(input, state, p) * (scale * (1 - p)) + shift
 
 
 def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
@@ -109,6 +110,5 @@ def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: b
         raise SpecError(f"rrelu: Lower bound should be less than or equal to the upper bound, but got {lower} and {upper}")
     slope: Any = (lower + upper) / 2
     if training:
-        drawn = rand(input.spec.shape, dtype=input.spec.dtype, device=input.storage.device)
-        slope = drawn * (upper - lower) + lower
+        slope = rand(input.spec.shape, dtype=input.spec.dtype, device=input.storage.device) * (upper - lower) + lower
     return elementwise.where(elementwise.gt(input, 0), input, input * slope)

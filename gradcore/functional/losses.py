@@ -167,6 +167,7 @@ def gaussian_nll_loss(input: Tensor, target: Tensor, var: Any, full: bool = Fals
     with no_grad():
         short = elementwise.clamp(real(eps) - known, 0.0, None)
     var = var + short
+    del short
     loss = (elementwise.log(var) + elementwise.square(elementwise.sub(input, target)) / var) * 0.5
     return reduced(loss + 0.5 * math.log(2 * math.pi) if full else loss, reduction)
 
@@ -227,7 +228,7 @@ def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, weight: Tens
     loss = losses.bce_logits(input, target)
     if pos_weight is not None:
         # Not bce_logits of 1, which is NaN for an infinite input.
-        loss = loss + (1 - pos_weight) * target * activation.logsigmoid(input)
+        loss = loss + (1 - pos_weight) * activation.logsigmoid(input) * target
     return _scaled(loss, weight, reduction)
 
 

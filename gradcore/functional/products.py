@@ -230,11 +230,12 @@ def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None
     if input1.spec.shape != (*lead, one) or input2.spec.shape != (*lead, two):
         raise SpecError(f"bilinear(): input sizes {list(input1.spec.shape)} and {list(input2.spec.shape)} do not fit a weight "
                         f"of {list(weight.spec.shape)}, [out, in1, in2]")
-    rows = movement.reshape(input1, (-1, one))
-    # [in1, out * in2], so that one matrix product computes all outputs.
-    table = movement.reshape(movement.permute(weight, dims=(1, 0, 2)), (one, out * two))
-    half = movement.reshape(linalg.matmul(rows, table), (-1, out, two))
-    made = linalg.matmul(half, movement.reshape(input2, (-1, two, 1)))
+    # One matrix product with the larger input computes all outputs; with the second, it reads the weight as it lies.
+    if one > two:
+        input1, input2, weight, one, two = input2, input1, movement.permute(weight, dims=(0, 2, 1)), two, one
+    table = movement.reshape(weight, (out * one, two))
+    half = movement.reshape(linalg.linear(movement.reshape(input2, (-1, two)), table, None), (-1, out, one))
+    made = linalg.matmul(half, movement.reshape(input1, (-1, one, 1)))
     found = movement.reshape(made, (*lead, out))
     return found if bias is None else elementwise.add(found, bias)
 

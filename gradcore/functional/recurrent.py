@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradcore.functional import cat, narrow, reshape, select, zeros_like
-from gradcore.ops import activation, linalg, movement, recurrent
+from gradcore.ops import activation, linalg, movement, pointwise, recurrent
 
 Tensor = Any
 State = tuple[Tensor, ...]
@@ -48,7 +48,8 @@ def gru(state: State, given: Tensor, weight: Tensor, bias: Any) -> State:
     from_input, from_state = _parts(given, 3), _parts(linalg.linear(h, weight, bias), 3)
     r, z = (activation.sigmoid(a + b) for a, b in zip(from_input[:2], from_state[:2], strict=True))
     n = activation.tanh(from_input[2] + r * from_state[2])
-    return (n + z * (h - n),)
+    # lerp keeps what other ops keep, too, but takes one dtype; in autocast's regions the state has another.
+    return (pointwise.lerp(n, h, z) if n.spec.dtype == h.spec.dtype else n + z * (h - n),)
 
 
 #: For each kind of layer: the number of gates, the number of tensors in a state, and the step.

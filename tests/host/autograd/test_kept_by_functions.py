@@ -1,0 +1,67 @@
+"""What functions and layers that are composed of ops keep for backward, and what they hold at once in forward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import gradcore
+from gradcore import nn
+
+F = nn.functional
+
+
+def weighted_bce() -> Any:
+    x, target = gradcore.ones(40, 50, requires_grad=True), gradcore.ones(40, 50)
+    return F.binary_cross_entropy_with_logits(x, target, pos_weight=gradcore.full((50,), 3.0))
+
+
+def bilinear(one: int, two: int) -> Callable[[], Any]:
+    return lambda: nn.Bilinear(one, two, 3)(gradcore.ones(20, one, requires_grad=True),
+                                            gradcore.ones(20, two, requires_grad=True))
+
+
+def gru_cell() -> Any:
+    return nn.GRUCell(8, 9)(gradcore.ones(7, 8))
+
+
+@pytest.mark.parametrize(("call", "nbytes"), [
+    # Input, target and 1 - pos_weight, without the product of the last two.
+    (weighted_bce, 2 * 40 * 50 * 4 + 50 * 4),
+    # Both inputs, and the product of one with the weight, which is read as it lies.
+    (bilinear(8, 8), 2 * 20 * 8 * 4 + 20 * 3 * 8 * 4),
+    (bilinear(6, 8), 20 * (6 + 8) * 4 + 20 * 3 * 6 * 4),
+    # Of the larger input.
+    (bilinear(8, 6), 20 * (6 + 8) * 4 + 20 * 3 * 6 * 4 + 3 * 8 * 6 * 4),
+    # Input, state, three gates, and the state's part of all of them.
+    (gru_cell, 7 * 8 * 4 + 7 * 9 * 4 * 4 + 7 * 27 * 4),
+], ids=["weighted bce", "bilinear", "wider second input", "wider first input", "gru cell"])
+def test_no_more_is_kept_than_the_gradients_read(call: Callable[[], Any], nbytes: int) -> None:
+    assert gradcore.graph(call()).nbytes == nbytes
+
+
+#: A function of [40, 50], and how many arrays of this size it has at once beside the input, when the last result is one.
+PEAKS: dict[str, tuple[Callable[[Any], Any], int]] = {
+    "gumbel_softmax": (F.gumbel_softmax, 2),
+    "alpha_dropout": (lambda x: F.alpha_dropout(x, 0.5, True), 3),
+    "rrelu": (lambda x: F.rrelu(x, training=True), 3),
+    "gaussian_nll_loss": (lambda x: F.gaussian_nll_loss(x, x, x, reduction="none"), 4),
+    # Its random numbers are in float64.
+    "bernoulli": (gradcore.bernoulli, 2),
+}
+
+
+@pytest.mark.parametrize("name", PEAKS)
+def test_what_is_computed_on_the_way_goes_when_it_is_read(name: str) -> None:
+    function, count = PEAKS[name]
+    with gradcore.no_grad():
+        x = gradcore.ones(40, 50, device="meta")
+        function(x)
+        held = gradcore.memory_requested("meta")
+        gradcore.reset_peak_memory_stats("meta")
+        y = function(x)
+    assert y.shape == x.shape
+    more = gradcore.max_memory_requested("meta") - held
+    assert count * x.nbytes <= more < (count + 1) * x.nbytes, more / x.nbytes
