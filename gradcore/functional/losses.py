@@ -17,7 +17,7 @@ from gradcore.functional import any, arange, mean, sum, unsqueeze, zeros, zeros_
 from gradcore.functional.folding import cumsum
 from gradcore.functional.picking import scatter_add
 from gradcore.functional.types import promoted
-from gradcore.ops import activation, elementwise, losses, movement
+from gradcore.ops import activation, elementwise, losses, movement, pointwise
 from gradcore.spec import broadcast_shapes
 
 __all__ = ["binary_cross_entropy", "binary_cross_entropy_with_logits", "gaussian_nll_loss", "hinge_embedding_loss",
@@ -228,7 +228,7 @@ def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, weight: Tens
     loss = losses.bce_logits(input, target)
     if pos_weight is not None:
         # Not bce_logits of 1, which is NaN for an infinite input.
-        loss = loss + (1 - pos_weight) * activation.logsigmoid(input) * target
+        loss = pointwise.addcmul(loss, (1 - pos_weight) * activation.logsigmoid(input), target)
     return _scaled(loss, weight, reduction)
 
 
@@ -261,7 +261,7 @@ def kl_div(input: Tensor, target: Tensor, reduction: str = "mean", log_target: b
         loss = elementwise.exp(target) * (target - input)
     else:
         entropy = elementwise.where(elementwise.eq(target, 0), 0.0, target * elementwise.log(target))
-        loss = entropy - target * input
+        loss = pointwise.addcmul(entropy, target, input, value=-1)
     if reduction != "batchmean":
         return reduced(loss, reduction)
     return sum(loss) / (input.spec.shape[0] if input.spec.ndim else 1)

@@ -241,11 +241,20 @@ def linear_cross_entropy(input: Tensor, linear_weight: Tensor, target: Tensor, *
 
 def _smoothed(rows: Tensor, classes: Tensor, weight: Tensor | None, ignore_index: int, reduction: str,
               smoothing: float) -> Tensor:
-    log_p = normalizers.log_softmax(rows, dim=1)
-    exact, norm, kept = _picked(log_p, classes, weight, ignore_index)
-    spread = reduce.sum(log_p if weight is None else log_p * weight, dims=(1,), keepdim=False)
-    spread = elementwise.where(kept, spread, 0.0)
-    loss = -(exact * (1.0 - smoothing) + spread * (smoothing / rows.spec.shape[1]))
+    """The mean over the classes exceeds the loss of one by how much its score exceeds the mean of all: nothing of the size of
+    the scores is made or kept for it."""
+    # First, so that backward adds its gradient last, in place: that is a view of one number a row.
+    if weight is None:
+        mean = functional.mean(rows, 1)
+    else:
+        parts = movement.cast_to(weight, rows.spec) / rows.spec.shape[1]
+        mean = functional.squeeze(linalg.matmul(rows, functional.unsqueeze(parts, 1)), 1)
+    own, norm, kept = _picked(rows, classes, weight, ignore_index)
+    loss = losses.cross_entropy(rows, classes, None, reduction="none", ignore_index=ignore_index)
+    if weight is not None:
+        whole = functional.sum(parts)
+        loss, own = loss * (norm * (1.0 - smoothing) + whole * smoothing), own * whole
+    loss = loss + elementwise.where(kept, own - mean, 0.0) * smoothing
     return loss if reduction == "none" else functional.sum(loss) / (functional.sum(norm) if reduction == "mean" else 1)
 
 
@@ -263,14 +272,14 @@ def _check_weight(name: str, shape: tuple[int, ...], weight: Tensor | None) -> N
 
 
 def _picked(log_p: Tensor, classes: Tensor, weight: Tensor | None, ignore_index: int) -> tuple[Tensor, Tensor, Tensor]:
-    """For each row: the entry of its class times the weight, the weight (both 0 if ignored), and whether it is not ignored."""
+    """For each row: the entry of its class, the weight of that (both 0 if ignored), and whether it is not ignored."""
     kept = elementwise.ne(classes, ignore_index)
     safe = classes * kept
     norm = movement.cast(kept, dtype=log_p.spec.dtype)
     norm = norm if weight is None else movement.take(weight, safe, dim=0) * norm
     found = movement.reshape(movement.take_along(log_p, movement.reshape(safe, (-1, 1)), dim=1, wrap=False), (-1,))
     # A choice and not a product with 0, since ignored values may be infinite, and so their cotangents if all are ignored.
-    return elementwise.where(kept, found if weight is None else found * norm, 0.0), norm, kept
+    return elementwise.where(kept, found, 0.0), norm, kept
 
 
 def _soft_cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None, reduction: str,
@@ -299,6 +308,7 @@ def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, ignore
     need_classes("nll_loss", target)
     rows, classes = _rows(input, target)
     loss, norm, _ = _picked(rows, classes, weight, ignore_index)
+    loss = loss if weight is None else loss * norm
     if reduction == "none":
         return movement.reshape(-loss, target.spec.shape)
     return -functional.sum(loss) / (functional.sum(norm) if reduction == "mean" else 1)
