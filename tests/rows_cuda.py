@@ -173,16 +173,14 @@ for exponent in (0.5, -0.5):
 add("as_strided_grad", floats(40, 33), like=(33,), strides=(0, 1), offset=0)
 add("layer_norm_grad", floats(300, 40), floats(300, 40), None, floats(300, 1), floats(300, 1, low=0.5), dims=1,
     needs=(True, True, True))
-# Columns that take more than one pass.
-add("layer_norm_grad", floats(3, 2100), floats(3, 2100), floats(2100), floats(3, 1), floats(3, 1, low=0.5), dims=1,
-    needs=(True, True, True))
-# More rows than the workspace has room for blocks.
-add("layer_norm_grad", floats(260, 1025), floats(260, 1025), floats(1025), floats(260, 1), floats(260, 1, low=0.5), dims=1,
-    needs=(True, True, True))
+# Columns that take more than one pass; more rows than the workspace has room for blocks; no gradient of the input.
+for shape, first in (((3, 2100), True), ((260, 1025), True), ((300, 40), False), ((3, 7), False)):
+    add("layer_norm_grad", floats(*shape), floats(*shape), floats(shape[1]), floats(shape[0], 1),
+        floats(shape[0], 1, low=0.5), dims=1, needs=(first, True, True))
 # The same without a mean.
-for shape in ((300, 40), (3, 2100), (260, 1025)):
+for shape in ((300, 40), (3, 2100), (260, 1025), (30, 8)):
     add("rms_norm_grad", floats(*shape), floats(*shape), None if shape[1] == 40 else floats(shape[1]),
-        floats(shape[0], 1, low=0.5), dims=1, needs=(True, True))
+        floats(shape[0], 1, low=0.5), dims=1, needs=(shape[0] != 30, True))
 
 # Groups in registers or too long for them, with channels that begin at multiples of 16 bytes and others; many samples.
 for shape, groups in (((3, 8, 4, 4), 2), ((2, 6, 5, 7), 3), ((70, 8), 4), ((2, 4, 1100), 2), ((1, 3, 2080), 1),
@@ -190,7 +188,7 @@ for shape, groups in (((3, 8, 4, 4), 2), ((2, 6, 5, 7), 3), ((70, 8), 4), ((2, 4
     for weight in (floats(shape[1]), None):
         add("group_norm", floats(*shape), weight, weight, groups=groups, eps=1e-5)
         add("group_norm_grad", floats(*shape), floats(*shape), weight, floats(shape[0], groups),
-            floats(shape[0], groups, low=0.5), groups=groups, needs=(True, True, True))
+            floats(shape[0], groups, low=0.5), groups=groups, needs=(shape[0] < 70 or weight is None, True, True))
 add("group_norm_grad", floats(0, 4, 3), floats(0, 4, 3), floats(4), floats(0, 2), floats(0, 2), groups=2, needs=(True,) * 3)
 add("group_norm_grad", floats(2, 4, 0), floats(2, 4, 0), floats(4), floats(2, 2), floats(2, 2), groups=2, needs=(True,) * 3)
 
@@ -284,7 +282,8 @@ for shape in ((2, 3, 5, 7), (4, 70, 33, 2), (5, 3, 31, 37), (9001, 2), (2, 3, 33
     channel = [floats(shape[1]), floats(shape[1], low=0.5)]
     add("batch_norm", floats(*shape), *channel, *channel, momentum=0.1, eps=1e-5)
     add("batch_norm_apply", floats(*shape), *channel, *channel)
-    add("batch_norm_grad", floats(*shape), floats(*shape), channel[0], *channel, needs=(True, True, True))
+    for needs in ((True, True, True), (False, True, True)):
+        add("batch_norm_grad", floats(*shape), floats(*shape), channel[0], *channel, needs=needs)
 # Full and partial tiles of queries and keys; heads of each width; masks that are broadcast, or mask all keys of a query.
 for lead, length, keys, width, values, causal, mask, drop in (
         ((2, 2), 35, 67, 5, 7, False, None, 0.0), ((1, 2), 67, 67, 33, 40, True, None, 0.3),

@@ -20,6 +20,9 @@ from gradcore.ops.shapes import need_float, row_bytes, row_width
 from gradcore.spec import TensorSpec
 from gradcore.tiling import BUSY, samples_at_once
 
+#: What the gradient of a bias alone does not read.
+_SCALED = dict.fromkeys(("x", "weight", "mean", "rstd"), ("x", "weight"))
+
 
 def _by_statistics(x: Any, mean: Any, rstd: Any, g_mean: Any, g_rstd: Any, *, count: int) -> Any:
     """The cotangent of ``x`` by way of its mean and of rstd = 1 / sqrt(var + eps), each of ``count`` elements.
@@ -37,6 +40,17 @@ def _by_statistics(x: Any, mean: Any, rstd: Any, g_mean: Any, g_rstd: Any, *, co
 def _through(slope: Any, hat: Any, dims: tuple[int, ...]) -> Any:
     """The cotangent of what was shifted and scaled to ``hat`` over ``dims``, over rstd, for hat's cotangent ``slope``."""
     return slope - average(slope, dims=dims, keepdim=True) - hat * average(slope * hat, dims=dims, keepdim=True)
+
+
+def _to_input(x: TensorSpec, needs: tuple[bool, ...]) -> TensorSpec:
+    """The gradient of the input; no elements if it is not wanted."""
+    return x.like() if needs[0] else TensorSpec.of((0,), x.dtype)
+
+
+def _to_bias(g: Any, bias: TensorSpec, first: int) -> Any:
+    """The gradient of the bias alone, whose dimensions are those of ``g`` from ``first`` on: it reads nothing else."""
+    others = (*range(first), *range(first + bias.ndim, g.spec.ndim))
+    return cast_to(sum(cast_to(g, bias), dims=others, keepdim=False), bias)
 
 
 # -- of rows -----------------------------------------------------------------------------------------------------------
@@ -77,7 +91,7 @@ def _layer_norm_spec(x: TensorSpec, weight: TensorSpec | None = None, bias: Tens
 def _layer_norm_grad_spec(dy: TensorSpec, x: TensorSpec, weight: TensorSpec | None, mean: TensorSpec, rstd: TensorSpec, *,
                           dims: int, needs: tuple[bool, ...]) -> Inferred:
     affine = TensorSpec.of(x.shape[x.ndim - dims:], x.dtype)
-    return Inferred((x.like(), affine, affine), (), _row_grad_bytes(x, dims, 2))
+    return Inferred((_to_input(x, needs), affine, affine), (), _row_grad_bytes(x, dims, 2))
 
 
 def _layer_norm_apply_spec(x: TensorSpec, weight: TensorSpec | None, bias: TensorSpec | None, mean: TensorSpec,
@@ -89,15 +103,17 @@ def _layer_norm_apply_spec(x: TensorSpec, weight: TensorSpec | None, bias: Tenso
     return x.like()
 
 
-def _layer_norm_rule(g: Any, g_mean: Any, g_rstd: Any, x: Any, weight: Any, mean: Any, rstd: Any, dims: int,
+def _layer_norm_rule(g: Any, g_mean: Any, g_rstd: Any, x: Any, weight: Any, mean: Any, rstd: Any, bias_spec: Any, dims: int,
                      needs: tuple[bool, ...]) -> Any:
     dx = dweight = dbias = None
-    if g is not None:
+    if x is None and g is not None:
+        dbias = _to_bias(g, bias_spec, g.spec.ndim - dims)
+    elif g is not None:
         dx, dweight, dbias = layer_norm_grad(g, x, weight, mean, rstd, dims=dims, needs=needs)
     if needs[0] and (g_mean is not None or g_rstd is not None):
         aside = _by_statistics(x, mean, rstd, g_mean, g_rstd, count=row_width(x.spec, dims))
         dx = cast_to(aside if dx is None else dx + aside, x.spec)
-    return dx, dweight, dbias
+    return dx if needs[0] else None, dweight, dbias
 
 
 def _layer_norm_slopes(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dims: int) -> Any:
@@ -114,7 +130,7 @@ def _layer_norm_again(x: Any, weight: Any, bias: Any, mean: Any, rstd: Any) -> A
     return hat if bias is None else hat + bias
 
 
-layer_norm = op("layer_norm", _layer_norm_spec, joint("x", "weight", "bias")(_layer_norm_rule), aux=("mean", "rstd"),
+layer_norm = op("layer_norm", _layer_norm_spec, joint("x", "weight", "bias", **_SCALED)(_layer_norm_rule), aux=("mean", "rstd"),
                 contiguous=True,
                 again=lambda x, weight, bias, mean, rstd, dims: layer_norm_apply(x, weight, bias, mean, rstd, dims=dims),
                 doc="Ba, Kiros and Hinton, arXiv:1607.06450.")
@@ -137,7 +153,7 @@ def _rms_norm_spec(x: TensorSpec, weight: TensorSpec | None = None, *, dims: int
 
 def _rms_norm_grad_spec(dy: TensorSpec, x: TensorSpec, weight: TensorSpec | None, rstd: TensorSpec, *, dims: int,
                         needs: tuple[bool, ...]) -> Inferred:
-    return Inferred((x.like(), TensorSpec.of(x.shape[x.ndim - dims:], x.dtype)), (), _row_grad_bytes(x, dims, 1))
+    return Inferred((_to_input(x, needs), TensorSpec.of(x.shape[x.ndim - dims:], x.dtype)), (), _row_grad_bytes(x, dims, 1))
 
 
 def _rms_norm_rule(g: Any, g_rstd: Any, x: Any, weight: Any, rstd: Any, dims: int, needs: tuple[bool, ...]) -> Any:
@@ -147,7 +163,7 @@ def _rms_norm_rule(g: Any, g_rstd: Any, x: Any, weight: Any, rstd: Any, dims: in
     if needs[0] and g_rstd is not None:
         aside = _by_statistics(x, None, rstd, None, g_rstd, count=row_width(x.spec, dims))
         dx = cast_to(aside if dx is None else dx + aside, x.spec)
-    return dx, dweight
+    return dx if needs[0] else None, dweight
 
 
 def _rms_norm_slopes(dy: Any, x: Any, weight: Any, rstd: Any, dims: int) -> Any:
@@ -190,19 +206,21 @@ def _group_norm_grad_spec(dy: TensorSpec, x: TensorSpec, weight: TensorSpec | No
     affine = TensorSpec.of(x.shape[1:2], x.dtype)
     # Two sums for each channel of each sample, beside temporaries of rows on the CPU.
     sums = 2 * x.shape[0] * x.shape[1] * x.widened().dtype.itemsize
-    return Inferred((x.like(), affine, affine), (), sums + 2 * row_bytes(x, _width(x, groups)) + 192)
+    return Inferred((_to_input(x, needs), affine, affine), (), sums + 2 * row_bytes(x, _width(x, groups)) + 192)
 
 
-def _group_norm_rule(g: Any, g_mean: Any, g_rstd: Any, x: Any, weight: Any, mean: Any, rstd: Any, groups: int,
+def _group_norm_rule(g: Any, g_mean: Any, g_rstd: Any, x: Any, weight: Any, mean: Any, rstd: Any, bias_spec: Any, groups: int,
                      needs: tuple[bool, ...]) -> Any:
     dx = dweight = dbias = None
-    if g is not None:
+    if x is None and g is not None:
+        dbias = _to_bias(g, bias_spec, 1)
+    elif g is not None:
         dx, dweight, dbias = group_norm_grad(g, x, weight, mean, rstd, groups=groups, needs=needs)
     if needs[0] and (g_mean is not None or g_rstd is not None):
         given = (None if v is None else column(v) for v in (mean, rstd, g_mean, g_rstd))
         aside = reshape(_by_statistics(_grouped(x, groups), *given, count=_width(x.spec, groups)), x.spec.shape)
         dx = cast_to(aside if dx is None else dx + aside, x.spec)
-    return dx, dweight, dbias
+    return dx if needs[0] else None, dweight, dbias
 
 
 def _grouped(x: Any, groups: int) -> Any:
@@ -219,7 +237,7 @@ def _group_norm_slopes(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, group
             sum(dy, dims=others, keepdim=False))
 
 
-group_norm = op("group_norm", _group_norm_spec, joint("x", "weight", "bias")(_group_norm_rule), aux=("mean", "rstd"),
+group_norm = op("group_norm", _group_norm_spec, joint("x", "weight", "bias", **_SCALED)(_group_norm_rule), aux=("mean", "rstd"),
                 contiguous=True,
                 doc="Groups of channels of [N, C, ...], shifted and scaled to mean 0 and variance 1, times weight, plus bias.")
 group_norm_grad = op("group_norm_grad", _group_norm_grad_spec, derived("dy", "x", "weight", "mean", "rstd")(_group_norm_slopes),
@@ -268,20 +286,22 @@ def _batch_norm_apply_spec(x: TensorSpec, weight: TensorSpec | None, bias: Tenso
 def _batch_norm_grad_spec(dy: TensorSpec, x: TensorSpec, weight: TensorSpec | None, mean: TensorSpec, rstd: TensorSpec, *,
                           needs: tuple[bool, ...]) -> Inferred:
     channel = TensorSpec.of((x.shape[1],), x.dtype if weight is None else weight.dtype)
-    return Inferred((x.like(), channel, channel), (), _channel_bytes(x, 1, 4))
+    return Inferred((_to_input(x, needs), channel, channel), (), _channel_bytes(x, 1, 4))
 
 
 def _batch_norm_rule(g: Any, g_mean: Any, g_rstd: Any, x: Any, weight: Any, mean: Any, rstd: Any, bias_spec: Any,
                      needs: tuple[bool, ...]) -> Any:
     dx = dweight = dbias = None
-    if g is not None:
+    if x is None and g is not None:
+        dbias = _to_bias(g, bias_spec, 1)
+    elif g is not None:
         dx, dweight, dbias = batch_norm_grad(g, x, weight, mean, rstd, needs=needs)
         dbias = cast_to(dbias, bias_spec) if needs[2] else None
     if needs[0] and (g_mean is not None or g_rstd is not None):
         columns = [None if v is None else _by_channel(v, x) for v in (mean, rstd, g_mean, g_rstd)]
         aside = _by_statistics(x, *columns, count=x.spec.numel // x.spec.shape[1])
         dx = cast_to(aside if dx is None else dx + aside, x.spec)
-    return dx, dweight, dbias
+    return dx if needs[0] else None, dweight, dbias
 
 
 def _by_channel(v: Any, x: Any) -> Any:
@@ -309,7 +329,7 @@ def _batch_norm_apply_rule(g: Any, x: Any, weight: Any, mean: Any, rstd: Any, we
             cast_to(sum(cast_to(g, bias_spec), dims=dims, keepdim=False), bias_spec) if needs[2] else None)
 
 
-batch_norm = op("batch_norm", _batch_norm_spec, joint("x", "weight", "bias")(_batch_norm_rule), aux=("mean", "rstd"),
+batch_norm = op("batch_norm", _batch_norm_spec, joint("x", "weight", "bias", **_SCALED)(_batch_norm_rule), aux=("mean", "rstd"),
                 contiguous=True, writes=("running_mean", "running_var"),
                 again=lambda x, weight, bias, mean, rstd: batch_norm_apply(x, weight, bias, mean, rstd),
                 doc="In training: mean and variance are the batch's, and the running ones move towards them.")

@@ -88,6 +88,8 @@ def _is_norm_again_with_slopes(op: str, again: Instruction, products: Instructio
             and products.operands[1].buffer == again.outputs[0].buffer and len(products.outputs) > 1
             and slopes.operands[:len(same) + 1] == (products.outputs[0], *same)
             and dict(slopes.attrs).get("dims") == dict(again.attrs).get("dims")
+            # The launch without it reads no rows.
+            and bool(slopes.outputs[0].spec.numel)
             and (not added or _is_norm_slopes_added(f"{op}_grad", slopes, *added)))
 
 

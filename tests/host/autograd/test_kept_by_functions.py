@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 import gradcore
 from gradcore import folds, nn
+from gradcore.events import Alloc
 
 F = nn.functional
 
@@ -78,3 +80,34 @@ def test_a_smoothed_cross_entropy_has_the_scores_and_one_more_of_their_size(weig
     before = folds.live_at(step.log, folds.start_of_step(step.log))
     scores = 1000 * 500 * 4
     assert step.report.peak.requested - sum(h.requested for h in before) < 2.1 * scores
+
+
+NORMS: dict[str, Callable[[], nn.Module]] = {
+    "layer_norm": lambda: nn.LayerNorm(64), "rms_norm": lambda: nn.RMSNorm(64), "group_norm": lambda: nn.GroupNorm(4, 16),
+    "batch_norm": lambda: nn.BatchNorm1d(16)}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_a_norm_of_an_input_without_a_gradient_makes_none(name: str) -> None:
+    norm, x, g = NORMS[name](), gradcore.randn(8, 16, 64), gradcore.randn(8, 16, 64)
+    found = []
+    for wanted in (True, False):
+        norm.zero_grad()
+        with gradcore.step() as step:
+            (norm(x.detach().requires_grad_(wanted)) * g).sum().backward()
+        found.append([p.grad.numpy() for p in norm.parameters()])
+        made = [r for r in step.log if isinstance(r, Alloc) and r.tag.op == f"{name}_grad" and r.tag.role != "workspace"]
+        assert sum(r.requested >= x.nbytes for r in made) == wanted
+    for first, second in zip(*found, strict=True):
+        np.testing.assert_allclose(first, second, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name in NORMS if name != "rms_norm"])
+def test_the_gradient_of_a_bias_alone_reads_nothing_of_a_norm(name: str) -> None:
+    norm, x, g = NORMS[name](), gradcore.randn(8, 16, 64), gradcore.randn(8, 16, 64)
+    norm.weight.requires_grad_(False)
+    y = norm(x)
+    assert gradcore.graph(y).nbytes == 0
+    (y * g).sum().backward()
+    others = (0, 1) if name == "layer_norm" else (0, 2)
+    np.testing.assert_allclose(norm.bias.grad.numpy(), g.numpy().sum(others), rtol=1e-4, atol=1e-4)

@@ -49,6 +49,11 @@ def rows(norm: Any = nn.LayerNorm) -> Any:
     return nn.Sequential(nn.Linear(6, 8), Residual(8, norm), Residual(8, norm), norm(8), nn.Linear(8, 3)).to("cuda")
 
 
+def head(norm: Any = nn.LayerNorm) -> Any:
+    gradcore.manual_seed(3)
+    return nn.Sequential(norm(6), nn.Linear(6, 3)).to("cuda")
+
+
 # The second block's relu is followed by a pool, which keeps positions: it is recomputed only for its own gradient.
 IMAGES = [*["counted batch norm with relu"] * 2, "batch norm with relu", "batch norm again with relu and gradients",
           "relu gradient with batch norm's"]
@@ -60,7 +65,9 @@ MODELS: dict[str, tuple[Any, tuple[int, ...], list[str], int]] = {
     "small images": (images, (5, 2, 6, 6), IMAGES, 11), "images": (images, (9, 2, 12, 12), IMAGES, 11),
     "columns": (columns, (5, 6), ["counted batch norm with relu", "counted batch norm", "batch norm with relu",
                                   "relu gradient with batch norm's"], 5),
-    "rows": (rows, (5, 6), ROWS["layer norm"], 6), "RMS norm": (lambda: rows(nn.RMSNorm), (5, 6), ROWS["RMS norm"], 6)}
+    "rows": (rows, (5, 6), ROWS["layer norm"], 6), "RMS norm": (lambda: rows(nn.RMSNorm), (5, 6), ROWS["RMS norm"], 6),
+    # The gradient of a norm that has none of its input does not read the rows by which the output is made again.
+    "of the input": (head, (5, 6), [], 2), "RMS norm of the input": (lambda: head(nn.RMSNorm), (5, 6), [], 2)}
 
 
 def data(seed: int, shape: tuple[int, ...]) -> tuple[Any, Any]:

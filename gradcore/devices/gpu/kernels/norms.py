@@ -79,14 +79,14 @@ def layer_norm_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any,
                     added: bool = False, again: Any = None, bias: Any = None, *, dims: int, needs: Any) -> None:
     """The gradients of layer norm; with ``added``, dx is added to the content of ``dx``. If ``again`` is given, layer norm with
     ``bias`` is recomputed there."""
-    _rows_grad(dy, x, weight, mean, rstd, dx, dweight, dbias, workspace, dims, added, again, bias)
+    _rows_grad(dy, x, weight, mean, rstd, dx if needs[0] else None, dweight, dbias, workspace, dims, added, again, bias)
 
 
 @gl.kernel
 def rms_norm_grad(dy: Any, x: Any, weight: Any, rstd: Any, dx: Any, dweight: Any, workspace: Any, added: bool = False,
                   again: Any = None, *, dims: int, needs: Any) -> None:
     """The gradients of RMS norm; with ``added``, dx is added to the content of ``dx``; RMS norm is recomputed in ``again``."""
-    _rows_grad(dy, x, weight, None, rstd, dx, dweight, None, workspace, dims, added, again)
+    _rows_grad(dy, x, weight, None, rstd, dx if needs[0] else None, dweight, None, workspace, dims, added, again)
 
 
 def meeting_first(parts: int) -> int:
@@ -107,7 +107,7 @@ def _rows_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any, dwei
     blocks = max(min(room, -(-rows // (teams * _LEAST)), _MOST), 1)
     # The workspace limits the number of blocks with sums. If these are too few for many rows, or a row is too long for a team,
     # separate launches handle rows and columns, which reads them twice.
-    together = columns and (blocks >= _FILLED or rows <= blocks * teams * _TURNS)
+    together = dx is not None and columns and (blocks >= _FILLED or rows <= blocks * teams * _TURNS)
     tiles = -(-width // 32)
     parts = blocks if together else max(min(room, rows // 64, BUSY // max(tiles, 1)), 1)
     made = workspace[:parts * each] if parts > 1 else None
@@ -117,8 +117,9 @@ def _rows_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any, dwei
                       again, made, dweight, dbias, *sizes, np.int32(parts), np.int32(added), np.int32(lanes),
                       np.int32(parts if parts * each <= _ALONE else meeting_first(parts)), shared)
     else:
-        gl.run_rows("norm_grad", "layer_norm_dx", (x.dtype, length), rows, gl.lanes_of_parts(width, length), dy, x, weight,
-                    bias, mean, rstd, dx, again, *sizes, np.int64(0), np.int64(0), np.int32(added))
+        if dx is not None:
+            gl.run_rows("norm_grad", "layer_norm_dx", (x.dtype, length), rows, gl.lanes_of_parts(width, length), dy, x, weight,
+                        bias, mean, rstd, dx, again, *sizes, np.int64(0), np.int64(0), np.int32(added))
         gl.run_blocks("norm_grad", "affine_parts", (x.dtype,), tiles * parts, dy, x, mean, rstd, made, dweight, dbias, *sizes,
                       np.int32(parts), shared)
 
@@ -138,7 +139,7 @@ def group_norm_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any,
                     groups: int, needs: Any) -> None:
     samples, channels = x.shape[:2]
     inner, each = math.prod(x.shape[2:]), channels // groups
-    length = gl.length_of(inner, dy, x, dx)
+    length = gl.length_of(inner, dy, x, dx if needs[0] else None)
     if needs[0] and x.size:
         width = each * inner
         gl.run_rows("norm_grad", "layer_norm_dx", (x.dtype, length), mean.size, gl.lanes_of_parts(width, length), dy, x, weight,
@@ -243,7 +244,7 @@ def batch_norm_grad(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, dx: Any,
                     relu: bool = False, bias: Any = None, shown: Any = None, *, needs: Any) -> None:
     """The gradients of batch norm; with ``relu``, of relu of it, whose result is in ``shown`` or recomputed with ``bias``."""
     given = dy, x, weight, mean, rstd
-    by = _Channels(x, workspace, (dy, dx, shown), (weight, bias, mean, rstd), gradient=True)
+    by = _Channels(x, workspace, (dy, dx if needs[0] else None, shown), (weight, bias, mean, rstd), gradient=True)
     last = _wide(x, weight, bias, dweight), np.int32(relu)
     count, inner, channels = by.sizes
     family, types, parts = "batch_norm_grad", by.types, np.int32(by.parts)

@@ -88,25 +88,25 @@ def _scale(y: Array, weight: Array | None, bias: Array | None) -> None:
 @kernel
 def layer_norm_grad(dy: Array, x: Array, weight: Array | None, mean: Array, rstd: Array, dx: Array, dweight: Array,
                     dbias: Array, workspace: Array, *, dims: int, needs: Any) -> None:
-    _rows_grad(dy, x, weight, mean, rstd, dx, (dweight, dbias), workspace, dims)
+    _rows_grad(dy, x, weight, mean, rstd, dx if needs[0] else None, (dweight, dbias), workspace, dims)
 
 
-def _hats(dy: Array, x: Array, mean: Array | None, rstd: Array, dx: Array, width: int, hats: Array, room: Array,
+def _hats(dy: Array, x: Array, mean: Array | None, rstd: Array, dx: Array | None, width: int, hats: Array, room: Array,
           groups: int = 1) -> Iterator[tuple[int, Array, Array, Array, Array, Array]]:
-    """By pieces of rows: the first row; the cotangent; the normalized rows, in ``hats``; the products of both, in ``room``; dx;
-    and rstd as a column."""
-    xs, dys, dxs = x.reshape(-1, width), dy.reshape(-1, width), dx.reshape(-1, width)
+    """By pieces of rows: the first row; the cotangent; the normalized rows, in ``hats``; the products of both, in ``room``; dx,
+    or the normalized rows without it; and rstd as a column."""
+    xs, dys, dxs = x.reshape(-1, width), dy.reshape(-1, width), None if dx is None else dx.reshape(-1, width)
     means, rstds = None if mean is None else mean.reshape(-1, 1), rstd.reshape(-1, 1)
     for part in _few(len(xs), width, groups):
         g = dys[part]
         hat, t = hats[:g.size].reshape(g.shape), room[:g.size].reshape(g.shape)
         _to_hat(xs[part], None if means is None else means[part], rstds[part], hat)
         np.multiply(g, hat, t)
-        yield part.start, g, hat, t, dxs[part], rstds[part]
+        yield part.start, g, hat, t, hat if dxs is None else dxs[part], rstds[part]
 
 
-def _rows_grad(dy: Array, x: Array, weight: Array | None, mean: Array | None, rstd: Array, dx: Array,
-               totals: tuple[Array, ...], workspace: Array, dims: int) -> None:
+def _rows_grad(dy: Array, x: Array, weight: Array | None, mean: Array | None, rstd: Array,
+               dx: Array | None, totals: tuple[Array, ...], workspace: Array, dims: int) -> None:
     """The gradients of x and, in ``totals``, of weight and bias; without ``mean`` those of RMS norm, which has no bias."""
     width = math.prod(x.shape[x.ndim - dims:])
     length = min(x.size, rows(width) * width)
@@ -119,9 +119,11 @@ def _rows_grad(dy: Array, x: Array, weight: Array | None, mean: Array | None, rs
         down = ones(len(g), x.dtype)
         # Without a bias there is one total.
         for total, terms in zip(totals, (t, g), strict=False):
-            # The first row of dx is not written yet, so it can hold a row of sums.
+            # The first row of dx is not written yet, so it can hold a row of sums. Without dx, nothing reads these rows again.
             np.matmul(down, terms, out=d[0])
             np.add(total.reshape(-1), d[0], total.reshape(-1))
+        if dx is None:
+            continue
         if weight is None:
             np.copyto(d, g)
         else:
@@ -183,9 +185,11 @@ def group_norm_grad(dy: Array, x: Array, weight: Array | None, mean: Array, rstd
         return
     each = channels // groups
     one = ones(width // each, x.dtype)
-    for start, g, hat, t, d, r in _hats(dy, x, mean, rstd, dx, width, hats, room, groups):
+    for start, g, hat, t, d, r in _hats(dy, x, mean, rstd, dx if needs[0] else None, width, hats, room, groups):
         for sums, terms in ((slopes, t), (levels, g)):
             np.matmul(terms.reshape(-1, one.size), one, out=sums[start * each:(start + len(g)) * each])
+        if not needs[0]:
+            continue
         np.copyto(d, g)
         _by_channel(np.multiply, d, weight, start, groups)
         _to_dx(d, hat, t, r)
@@ -208,4 +212,4 @@ def rms_norm(x: Array, weight: Array | None, out: Array, rstd: Array, *, dims: i
 @kernel
 def rms_norm_grad(dy: Array, x: Array, weight: Array | None, rstd: Array, dx: Array, dweight: Array, workspace: Array, *,
                   dims: int, needs: Any) -> None:
-    _rows_grad(dy, x, weight, None, rstd, dx, (dweight,), workspace, dims)
+    _rows_grad(dy, x, weight, None, rstd, dx if needs[0] else None, (dweight,), workspace, dims)
