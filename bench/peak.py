@@ -1,4 +1,4 @@
-"""Bytes kept for backward, compared with PyTorch: ``python -m bench.peak [--models small large cnn gpt]``.
+"""Bytes kept for backward, compared with PyTorch: ``python -m bench.peak [--models small large cnn gpt llama encoder mobile]``.
 
 Ours come from the log: allocated bytes of distinct buffers that nodes keep when backward begins. PyTorch's are counted
 through ``torch.autograd.graph.saved_tensors_hooks``: distinct storages, rounded to 512 bytes as its CUDA allocator
@@ -16,8 +16,11 @@ from bench.timing import one_thread
 one_thread()
 
 import gradcore  # noqa: E402
+from bench.kept_models import KEPT  # noqa: E402
 from bench.workloads import PEAK_BATCHES, WORKLOADS, Workload, loss_of  # noqa: E402
 from gradcore.spec import round_up  # noqa: E402
+
+MODELS = WORKLOADS | KEPT
 
 
 def ours(workload: Workload, device: str = "cpu") -> int:
@@ -51,7 +54,7 @@ def theirs(torch: Any, workload: Workload) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--models", nargs="*", choices=tuple(WORKLOADS), default=list(WORKLOADS))
+    parser.add_argument("--models", nargs="*", choices=tuple(MODELS), default=list(MODELS))
     options = parser.parse_args()
     try:
         import torch
@@ -59,14 +62,14 @@ def main() -> None:
         torch = None
     rows = {}
     for name in options.models:
-        workload = WORKLOADS[name].with_batch(PEAK_BATCHES.get(name, WORKLOADS[name].batch))
+        workload = MODELS[name].with_batch(PEAK_BATCHES.get(name, MODELS[name].batch))
         mine, meta = ours(workload), ours(workload, "meta")
         assert mine == meta, (mine, meta)
         other = theirs(torch, workload) if torch is not None else None
         rows[name] = {"gradcore": mine, "torch": other}
         if not options.json:
             beside = "torch is not installed" if other is None else f"torch keeps {other:,}, ratio {mine / other:.3f}"
-            print(f"{name:6} {workload.about}, batch {workload.batch}: gradcore keeps {mine:,} bytes; "
+            print(f"{name:7} {workload.about}, batch {workload.batch}: gradcore keeps {mine:,} bytes; "
                   f"{beside}")
     if options.json:
         print(json.dumps(rows, indent=2))
