@@ -45,20 +45,8 @@ def pair(torch: Any, workload: Workload) -> tuple[Callable[[], Any], Callable[[]
     return training(gradcore, workload, ours, x, y), training(torch, workload, theirs, x, y)
 
 
-def cost_of_recompute(ours: Callable[[], Any], workload: Workload, rounds: int) -> float:
-    """The time of a step that recomputes outputs of cheap ops, relative to one that keeps them."""
-
-    def keeping() -> Any:
-        with gradcore.recompute(False):
-            return ours()
-
-    return interleave(ours, keeping, times=workload.times, rounds=rounds).ratio
-
-
 def main() -> None:
-    parser = command(__doc__)
-    parser.add_argument("--recompute", action="store_true", help="also time the recomputation of outputs in backward")
-    options = parser.parse_args()
+    options = command(__doc__).parse_args()
     import torch
 
     torch.set_num_threads(1)
@@ -73,15 +61,10 @@ def main() -> None:
         paired = interleave(ours, theirs, times=workload.times, rounds=options.rounds)
         low, high = paired.spread
         results[name] = {"ratio": paired.ratio, "quartiles": (low, high), "loss": losses[-1]}
-        if options.recompute:
-            results[name]["recompute"] = cost_of_recompute(ours, workload, options.rounds)
         if not options.json:
             print(f"{name:6} {workload.about}, batch {workload.batch}, {workload.optimizer}: "
                   f"{paired.ratio:.2f} of torch {torch.__version__} (quartiles {low:.2f} to {high:.2f}); loss after six "
                   f"steps {losses[-1][0]:.6f} and {losses[-1][1]:.6f}", flush=True)
-            if options.recompute:
-                print(f"{'':6} a step that recomputes outputs takes {results[name]['recompute']:.2f} of the time of one that "
-                      "keeps them", flush=True)
     if options.json:
         print(json.dumps(results, indent=2))
 
