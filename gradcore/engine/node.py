@@ -169,13 +169,11 @@ def _depth(inputs: tuple[int, ...], args: tuple[Any, ...], edges: list[Any], out
 
 
 def _readable(value: Value, edge: Edge | None, output: Value) -> bool:
-    """May a recipe read a tensor that its node does not keep? One that is recomputed, or kept by the node that made it; and, if
-    smaller than the output, a parameter or what needs no gradient."""
+    """May a recipe read a tensor that its node does not keep? One that is recomputed, or that an older node keeps, which runs
+    later in backward; and, if smaller than the output, a parameter or what needs no gradient."""
     if edge is None or type(edge[0]) is Leaf:
         return value.spec.numel < output.spec.numel
-    node, k = edge
-    return node.recipe is not None or (value.storage is not output.storage and any(
-        type(r) is Saved and r.output == k and r.storage is value.storage for r in node.saved or ()))
+    return edge[0].recipe is not None or (value.storage.block.keeps > 0 and value.storage is not output.storage)
 
 
 def _plan_again(node: Node, args: tuple[Any, ...], outputs: Any, aux: Any, edges: list[Any], depth: int) -> None:
