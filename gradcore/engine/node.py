@@ -169,11 +169,19 @@ def _depth(inputs: tuple[int, ...], args: tuple[Any, ...], edges: list[Any], out
 
 
 def _readable(value: Value, edge: Edge | None, output: Value) -> bool:
-    """May a recipe read a tensor that its node does not keep? One that is recomputed, or that an older node keeps, which runs
-    later in backward; and, if smaller than the output, a parameter or what needs no gradient."""
+    """May a recipe read a tensor that its node does not keep? One that is recomputed, or whose bytes the op that computed them
+    keeps, which runs later in backward; and, if smaller than the output, a parameter or what needs no gradient."""
     if edge is None or type(edge[0]) is Leaf:
         return value.spec.numel < output.spec.numel
-    return edge[0].recipe is not None or (value.storage.block.keeps > 0 and value.storage is not output.storage)
+    node = edge[0]
+    if node.recipe is not None or value.storage is output.storage:
+        return node.recipe is not None
+    while node.op.view:
+        below = node.edges[0]
+        if below is None or type(below[0]) is Leaf:
+            return False
+        node = below[0]
+    return any(type(r) is Saved and r.output is not None and r.storage is value.storage for r in node.saved or ())
 
 
 def _plan_again(node: Node, args: tuple[Any, ...], outputs: Any, aux: Any, edges: list[Any], depth: int) -> None:

@@ -79,3 +79,25 @@ def test_a_product_of_kept_factors_is_kept():
     a, b = gradcore.ones(3, requires_grad=True) * 2, gradcore.ones(3, requires_grad=True) * 3
     assert (a * b).grad_fn.recipe is None
     assert (functional.gelu(a) * b).grad_fn.recipe is not None
+
+
+def test_what_only_another_branch_keeps_may_be_written_to():
+    """As in PyTorch, unless the gradient that is asked for goes through what keeps it."""
+    leaf = gradcore.ones(3, requires_grad=True)
+    x = leaf * 2
+    aside = functional.gelu(x)
+    y = x * 3
+    z = (y * y).sum()
+    with gradcore.no_grad():
+        x.add_(1)
+    z.backward()
+    assert leaf.grad.tolist() == [72.0] * 3
+    del aside
+
+
+def test_a_copy_of_what_attention_keeps_is_recomputed():
+    x = gradcore.randn(2, 4, 3, 8, requires_grad=True)
+    y = functional.scaled_dot_product_attention(x, x, x).transpose(1, 2).reshape(2, 3, 32)
+    z = nn.Linear(32, 2)(y)
+    node = next(n for n in gradcore.graph(z).nodes if n.name == "LinearBackward0")
+    assert [r.how for r in node.residuals if r.name == "x"] == ["recomputed"]
