@@ -146,14 +146,18 @@ def _residual(node: Node, slot: Slot, args: tuple[Any, ...], outputs: Any, aux: 
         if type(value) in PLAIN:
             return value
         edge = edges[index]
-        if edge is not None and edge[0].recipe is not None and not edge[1] and not value.storage.version and (
-                local.state.packing is None):
+        if edge is not None and _is_recomputed(value, edge) and local.state.packing is None:
             return Again(edge[0].recipe, edge, None, name)
         return keep(value, edge, None, node.id, name)
     if kind == OVERWRITTEN:
         return overwritten
     made = outputs[index] if kind == OUTPUT else aux[index]
     return keep(made, None, index if kind == OUTPUT else len(outputs) + index, node.id, name)
+
+
+def _is_recomputed(value: Value, edge: Edge) -> bool:
+    """Has the tensor's node a recipe for it, as it is?"""
+    return edge[0].recipe is not None and not edge[1] and not value.storage.version
 
 
 def _depth(inputs: tuple[int, ...], args: tuple[Any, ...], edges: list[Any], output: Value) -> int:
@@ -173,15 +177,17 @@ def _readable(value: Value, edge: Edge | None, output: Value) -> bool:
     keeps, which runs later in backward; and, if smaller than the output, a parameter or what needs no gradient."""
     if edge is None or type(edge[0]) is Leaf:
         return value.spec.numel < output.spec.numel
+    if _is_recomputed(value, edge):
+        return True
     node = edge[0]
-    if node.recipe is not None or value.storage is output.storage:
-        return node.recipe is not None
     while node.op.view:
         below = node.edges[0]
         if below is None or type(below[0]) is Leaf:
             return False
         node = below[0]
-    return any(type(r) is Saved and r.output is not None and r.storage is value.storage for r in node.saved or ())
+    # Of a view, nothing is allocated that would be kept.
+    return value.storage is not output.storage and any(
+        type(r) is Saved and r.output is not None and r.storage is value.storage for r in node.saved or ())
 
 
 def _plan_again(node: Node, args: tuple[Any, ...], outputs: Any, aux: Any, edges: list[Any], depth: int) -> None:

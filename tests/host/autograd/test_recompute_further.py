@@ -101,3 +101,19 @@ def test_a_copy_of_what_attention_keeps_is_recomputed():
     z = nn.Linear(32, 2)(y)
     node = next(n for n in gradcore.graph(z).nodes if n.name == "LinearBackward0")
     assert [r.how for r in node.residuals if r.name == "x"] == ["recomputed"]
+
+
+def test_a_view_of_what_was_written_to_keeps_nothing_more():
+    """The recipe of what it shows makes what that was before."""
+    leaf = gradcore.ones(2, 3, requires_grad=True)
+    x = functional.gelu(leaf * 2)
+    with gradcore.no_grad():
+        x.add_(1)
+    y = x.t().contiguous().t()
+    z = (y * y).sum()
+    x.mul_(2)
+    with gradcore.recompute(False):
+        expected = functional.gelu(copy := leaf.detach().requires_grad_() * 2)
+    z.backward()
+    slope, = gradcore.autograd.grad(expected.sum(), copy)
+    assert leaf.grad.tolist() == (2 * (expected + 1) * slope * 2).tolist()
