@@ -99,7 +99,7 @@ def build_node(call: Call, plan: KeepPlan, args: tuple[Any, ...], outputs: Any, 
     node.site = site
     node.saved = None
     node.recipe = node.hooks = None
-    if plan.cheap and packing is None and state.recompute and (depth := _depth(plan.beside, args, edges, outputs[0])):
+    if plan.cheap and packing is None and state.recompute and (depth := _depth(call, plan.beside, args, edges, outputs[0])):
         _plan_again(node, args, outputs, aux, edges, depth)
     elif plan.slots:
         saved: list[Any] = []
@@ -115,8 +115,8 @@ def build_node(call: Call, plan: KeepPlan, args: tuple[Any, ...], outputs: Any, 
                 residual = _residual(node, slot, args, outputs, aux, edges, overwritten)
                 saved.append(residual)
                 if type(residual) is Again:
-                    follows = plan.follows
-        if follows and (depth := _depth(plan.beside, args, edges, outputs[0])):
+                    follows = plan.follows and state.recompute
+        if follows and (depth := _depth(call, plan.beside, args, edges, outputs[0])):
             node.recipe = _recipe(node, args, outputs, aux, edges, depth, saved)
     return node
 
@@ -146,7 +146,8 @@ def _residual(node: Node, slot: Slot, args: tuple[Any, ...], outputs: Any, aux: 
         if type(value) in PLAIN:
             return value
         edge = edges[index]
-        if edge is not None and _is_recomputed(value, edge) and local.state.packing is None:
+        if edge is not None and edge[0].recipe is not None and not edge[1] and not value.storage.version and (
+                local.state.packing is None):
             return Again(edge[0].recipe, edge, None, name)
         return keep(value, edge, None, node.id, name)
     if kind == OVERWRITTEN:
@@ -155,12 +156,7 @@ def _residual(node: Node, slot: Slot, args: tuple[Any, ...], outputs: Any, aux: 
     return keep(made, None, index if kind == OUTPUT else len(outputs) + index, node.id, name)
 
 
-def _is_recomputed(value: Value, edge: Edge) -> bool:
-    """Has the tensor's node a recipe for it, as it is?"""
-    return edge[0].recipe is not None and not edge[1] and not value.storage.version
-
-
-def _depth(inputs: tuple[int, ...], args: tuple[Any, ...], edges: list[Any], output: Value) -> int:
+def _depth(call: Call, inputs: tuple[int, ...], args: tuple[Any, ...], edges: list[Any], output: Value) -> int:
     """How many tensors a recipe that reads these inputs makes, one from the other; 0 if that is too many, or if it may not read
     one of these, which its node does not keep."""
     depth = 1
@@ -169,25 +165,20 @@ def _depth(inputs: tuple[int, ...], args: tuple[Any, ...], edges: list[Any], out
             depth = recipe.depth + 1
     if depth > DEEPEST:
         return 0
-    return depth if all(type(args[i]) in PLAIN or _readable(args[i], edges[i], output) for i in inputs) else 0
+    return depth if all(type(args[i]) in PLAIN or _readable(args[i], edges[i], output, call.op.follows) for i in inputs) else 0
 
 
-def _readable(value: Value, edge: Edge | None, output: Value) -> bool:
-    """May a recipe read a tensor that its node does not keep? One that is recomputed, or whose bytes the op that computed them
-    keeps, which runs later in backward; and, if smaller than the output, a parameter or what needs no gradient."""
+def _readable(value: Value, edge: Edge | None, output: Value, follows: bool) -> bool:
+    """May a recipe read a tensor that its node does not keep? One that is recomputed, or kept by the node that made it; and a
+    smaller one that no node made, such as the bias of a norm. Not one that is added, as running means are: programs write to
+    these before backward, which would raise."""
     if edge is None or type(edge[0]) is Leaf:
-        return value.spec.numel < output.spec.numel
-    if _is_recomputed(value, edge):
-        return True
-    node = edge[0]
-    while node.op.view:
-        below = node.edges[0]
-        if below is None or type(below[0]) is Leaf:
-            return False
-        node = below[0]
-    # Of a view, nothing is allocated that would be kept.
+        return not follows and value.spec.numel < output.spec.numel
+    node, k = edge
+    if node.recipe is not None and not k:
+        return not value.storage.version
     return value.storage is not output.storage and any(
-        type(r) is Saved and r.output is not None and r.storage is value.storage for r in node.saved or ())
+        type(r) is Saved and r.output == k and r.storage is value.storage for r in node.saved or ())
 
 
 def _plan_again(node: Node, args: tuple[Any, ...], outputs: Any, aux: Any, edges: list[Any], depth: int) -> None:

@@ -117,3 +117,63 @@ def test_a_view_of_what_was_written_to_keeps_nothing_more():
     z.backward()
     slope, = gradcore.autograd.grad(expected.sum(), copy)
     assert leaf.grad.tolist() == (2 * (expected + 1) * slope * 2).tolist()
+
+
+def test_nothing_is_recomputed_where_recompute_is_off():
+    a, b = gradcore.ones(3, requires_grad=True) * 2, gradcore.ones(3, requires_grad=True) * 3
+    gelu = functional.gelu(a)
+    with gradcore.recompute(False):
+        assert (gelu * b).grad_fn.recipe is None
+
+
+@pytest.mark.parametrize("use", [lambda h, row: h - row, lambda h, row: row + h, lambda h, row: functional.gelu(h) + row])
+@pytest.mark.parametrize("learned", [False, True])
+def test_what_is_added_may_be_written_to_before_backward(use, learned):
+    """No gradient of a sum reads its operands, and programs update running means in forward."""
+    weight = gradcore.full((4, 4), 0.5, requires_grad=True)
+    row = gradcore.zeros(4, requires_grad=learned)
+    y = use((gradcore.ones(2, 4) @ weight).sigmoid(), row)
+    loss = (y @ weight).sum()
+    with gradcore.no_grad():
+        row.mul_(0.9).add_(y.mean(0))
+    loss.backward()
+
+
+def test_the_factor_of_an_input_may_be_written_to_before_backward():
+    scale, weight = gradcore.ones(4, requires_grad=True), gradcore.ones(4, 4, requires_grad=True)
+    loss = ((gradcore.ones(2, 4) * scale) @ weight).sum()
+    with gradcore.no_grad():
+        scale.mul_(2)
+    loss.backward()
+    assert scale.grad.tolist() == [8] * 4 and weight.grad.tolist() == [[2] * 4] * 4
+
+
+def second_derivatives(make):
+    found = []
+    for again in (True, False):
+        x = gradcore.tensor([0.5, 1.5], requires_grad=True)
+        with gradcore.recompute(again):
+            slope, = gradcore.autograd.grad(make(x).sum(), x, create_graph=True)
+            found.append(gradcore.autograd.grad((slope * slope).sum(), x)[0].tolist())
+    return found
+
+
+def test_the_copy_of_what_is_overwritten_is_not_what_was_there_first():
+    def make(x):
+        y = functional.gelu(x)
+        with gradcore.no_grad():
+            y.mul_(3)
+        return y.mul_(x * x) ** 2
+
+    again, kept = second_derivatives(make)
+    assert again == kept
+
+
+def test_what_a_hook_returns_is_not_what_it_was_given():
+    def make(x):
+        y = functional.gelu(x)
+        with gradcore.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t * 2):
+            return y * y * y
+
+    again, kept = second_derivatives(make)
+    assert again == kept
