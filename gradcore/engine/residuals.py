@@ -40,6 +40,9 @@ def residuals(node: Node, remade: list[ref[Any]], read: Container[int] | None = 
                     raise residual.modified(node.name())
                 residual = alias(residual, edge)
             elif kind is Packed:
+                if double and edge is not None and edge[0].recipe is not None:
+                    # What the hook returns may be another tensor than the node would recompute, such as a rounded one.
+                    edge[0].recipe = None
                 residual = unpack(residual, edge)
             else:
                 residual = alias(_make(residual.recipe, node, remade), edge)

@@ -32,5 +32,8 @@ def before_write(op: Op, call: Call, written: list[Any], edges: list[Any] | None
         return None
     for kind, index, name in plan.slots:
         if kind == OVERWRITTEN:
-            return keep(clone(alias(written[0], None)), edges[index], None, number, name)
+            copied = clone(alias(written[0], None))
+            # It has the edge of what was written to, whose node recomputes what that was before the first write.
+            copied.storage.version = written[0].storage.version
+            return keep(copied, edges[index], None, number, name)
     return None
