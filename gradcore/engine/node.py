@@ -8,7 +8,7 @@ from weakref import WeakSet, ref
 
 from gradcore.engine.hooks import RemovableHandle, hang, hooks_of
 from gradcore.engine.plans import INPUT, OUTPUT, OVERWRITTEN, Call, KeepPlan, Slot
-from gradcore.engine.saved import Again, Packed, Recipe, Rerun, Saved, keep, kept
+from gradcore.engine.saved import Again, Packed, Recipe, Rerun, Saved, again, keep, kept
 from gradcore.engine.state import Where, local
 from gradcore.engine.value import PLAIN, Edge, Value, alias
 from gradcore.errors import AlreadyReleased
@@ -147,8 +147,8 @@ def _residual(node: Node, slot: Slot, args: tuple[Any, ...], outputs: Any, aux: 
             return value
         edge = edges[index]
         if edge is not None and edge[0].recipe is not None and not edge[1] and not value.storage.version and (
-                local.state.packing is None):
-            return Again(edge[0].recipe, edge, None, name)
+                local.state.packing is None) and (found := again(edge[0].recipe, edge, None, name)) is not None:
+            return found
         return keep(value, edge, None, node.id, name)
     if kind == OVERWRITTEN:
         return overwritten
@@ -178,7 +178,8 @@ def _readable(value: Value, edge: Edge | None, output: Value, follows: bool) -> 
     if node.recipe is not None and not k:
         return not value.storage.version
     return value.storage is not output.storage and any(
-        type(r) is Saved and r.output == k and r.storage is value.storage for r in node.saved or ())
+        type(r) is Saved and r.output == k and r.storage is value.storage and r.version == value.storage.version
+        for r in node.saved or ())
 
 
 def _plan_again(node: Node, args: tuple[Any, ...], outputs: Any, aux: Any, edges: list[Any], depth: int) -> None:
@@ -188,8 +189,8 @@ def _plan_again(node: Node, args: tuple[Any, ...], outputs: Any, aux: Any, edges
     node.recipe = recipe = _recipe(node, args, outputs, aux, edges, depth, saved)
     for k, slot in enumerate(plan.slots):
         if slot[0] == OUTPUT:
-            saved[k] = (_residual(node, slot, args, outputs, aux, edges, None) if slot[1]
-                        else Again(recipe, None, 0, slot[2]))
+            saved[k] = (None if slot[1] else again(recipe, None, 0, slot[2])) or _residual(
+                node, slot, args, outputs, aux, edges, None)
     node.saved = saved or None
 
 
@@ -197,9 +198,16 @@ def _recipe(node: Node, args: tuple[Any, ...], outputs: Any, aux: Any, edges: li
             saved: list[Any]) -> Recipe:
     """How the output is recomputed, from the residuals ``saved`` where these are what it takes."""
     slots = node.plan.slots
-    sources = [saved[slots.index(slot)] if slot in slots else _residual(node, slot, args, outputs, aux, edges, None)
-               for slot in node.plan.again_slots]
-    return Recipe(node, sources, depth)
+    given: list[Any] = []
+    for slot in node.plan.again_slots:
+        edge = edges[slot[1]] if slot[0] == INPUT else None
+        if slot in slots:
+            given.append(saved[slots.index(slot)])
+        elif edge is not None and type(edge[0]) is not Leaf:
+            given.append(edge)
+        else:
+            given.append(_residual(node, slot, args, outputs, aux, edges, None))
+    return Recipe(node, given, depth)
 
 
 def note_overwritten(node: Node, written: list[Any], copy: Saved | Packed | None) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from weakref import ref
 
 from gradcore.engine.node import Node
-from gradcore.engine.saved import Again, Packed, Recipe, Saved, answer, forget
+from gradcore.engine.saved import Again, Packed, Saved, answer, forget
 from gradcore.engine.state import local, mark
 from gradcore.engine.value import Value, alias
 from gradcore.errors import AlreadyReleased
@@ -45,7 +45,7 @@ def residuals(node: Node, remade: list[ref[Any]], read: Container[int] | None = 
                     edge[0].recipe = None
                 residual = unpack(residual, edge)
             else:
-                residual = alias(_make(residual.recipe, node, remade), edge)
+                residual = alias(_make(residual, node, remade), edge)
         elif residual is RELEASED:
             raise _released(node)
         values.append(residual)
@@ -80,7 +80,7 @@ def recalled(residual: Saved | Again, reader: Any) -> Any:
     remade = local.state.remade
     alone: list[ref[Any]] = []
     try:
-        return _make(residual.recipe, reader, alone if remade is None else remade)
+        return _make(residual, reader, alone if remade is None else remade)
     finally:
         forget(alone)
 
@@ -92,16 +92,17 @@ def _unchanged(saved: Saved, reader: Any) -> Any:
     return alias(saved, None)
 
 
-def _make(recipe: Recipe, node: Any, remade: list[ref[Any]]) -> Any:
-    """A recipe's tensor, for a rule of ``node``. The layer that first computed it owns what recomputing allocates."""
+def _make(residual: Again, node: Any, remade: list[ref[Any]]) -> Any:
+    """The tensor of a recipe, for a rule of ``node``. The layer that first computed it owns what recomputing allocates."""
+    recipe = residual.recipe
     if recipe.value is not None:
         return recipe.value
     sources = []
-    for source in recipe.sources:
+    for source in residual.sources:
         if type(source) is Saved:
             source = _unchanged(source, node)
         elif type(source) is Again:
-            source = _make(source.recipe, node, remade)
+            source = _make(source, node, remade)
         sources.append(source)
     state = local.state
     before = (state.scope, state.site)

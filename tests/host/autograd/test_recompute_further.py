@@ -177,3 +177,27 @@ def test_what_a_hook_returns_is_not_what_it_was_given():
 
     again, kept = second_derivatives(make)
     assert again == kept
+
+
+@pytest.mark.parametrize("use", [
+    lambda h: h[:1], lambda h: h.view(-1), lambda h: h[0, 0].clone(), lambda h: h.half(), lambda h: h * 2,
+    lambda h: functional.dropout(h, 0.3)])
+@pytest.mark.parametrize("make", [functional.gelu, lambda h: h.softmax(1)])
+def test_what_is_held_beside_a_loss_keeps_nothing_that_backward_lets_go_of(make, use):
+    """As a feature that a program notes: what it was made of was held with it, in case that something needs it again."""
+    live = []
+    for again in (True, False):
+        with gradcore.recompute(again):
+            weight = gradcore.full((64, 64), 0.01, requires_grad=True)
+            before = gradcore.memory_allocated()
+            h = make(gradcore.ones(32, 64) @ weight)
+            noted = use(h)
+            loss = (h @ weight).sum()
+            del h
+            loss.backward()
+            live.append(gradcore.memory_allocated() - before)
+            # What is made of it from now on keeps it.
+            slope, = gradcore.autograd.grad((noted.float().exp() + 1).square().sum(), noted)
+            assert slope.isfinite().all()
+            del noted, loss, slope, weight
+    assert live[0] == live[1]
