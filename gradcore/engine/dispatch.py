@@ -229,7 +229,9 @@ def _apply_general(state: State, op: Op, call: Call, device: Device, args: tuple
     if call.special:
         if call.scattered:
             return _apply_contiguous(op, call, args, attrs)
-        compute = partial(state.watch.run, plan, _compute)
+        if state.watch is not None:
+            # None if a generator that began while ops were watched has ended, and set the scope of its beginning.
+            compute = partial(state.watch.run, plan, _compute)
     overwritten: Saved | Packed | None = None
     written = [args[i] for i in call.writes] if op.writes else []
     aux: list[Any] = []

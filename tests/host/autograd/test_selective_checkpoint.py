@@ -243,3 +243,21 @@ def test_weights_that_autocast_has_cast_before() -> None:
         found.append([p.grad.numpy().copy() for p in (x, *first.parameters(), *second.parameters())])
     for a, b in zip(*found, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_a_step_that_began_inside_may_end_after_it():
+    """As in a generator that the run has left waiting: its end sets the scope that was at its beginning."""
+    def steps():
+        with gradcore.step():
+            yield
+
+    waiting = steps()
+    first, _ = create_selective_checkpoint_contexts(["matmul"])
+    with first:
+        next(waiting)
+    waiting.close()
+    assert (gradcore.ones(2) + 1).tolist() == [2, 2]
+    weight = gradcore.ones(2, 2, requires_grad=True)
+    contexts = partial(create_selective_checkpoint_contexts, ["matmul"])
+    checkpoint(lambda x: x @ weight, gradcore.ones(2, 2), context_fn=contexts).sum().backward()
+    assert weight.grad.tolist() == [[2, 2]] * 2
