@@ -19,7 +19,6 @@ from gradcore.spec import TensorSpec
 class CustomOp:
     """The op of a custom node, which is in no table."""
 
-    view: ClassVar[bool] = False
     name: str
     node_name: str
     #: Is it the identity that marks where a traced graph ends? What is asked of it is asked of what is behind it.

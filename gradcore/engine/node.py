@@ -177,9 +177,8 @@ def _readable(value: Value, edge: Edge | None, output: Value, follows: bool) -> 
     node, k = edge
     if node.recipe is not None and not k:
         return not value.storage.version
-    return value.storage is not output.storage and any(
-        type(r) is Saved and r.output == k and r.storage is value.storage and r.version == value.storage.version
-        for r in node.saved or ())
+    return any(type(r) is Saved and r.output == k and r.storage is value.storage and r.version == value.storage.version
+               for r in node.saved or ())
 
 
 def _plan_again(node: Node, args: tuple[Any, ...], outputs: Any, aux: Any, edges: list[Any], depth: int) -> None:
