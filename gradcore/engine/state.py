@@ -199,7 +199,9 @@ class within_step:
         global _steps
         if self._before is not None:
             _steps -= 1
-            self._state.scope, self._before = self._before, None
+            # What watched at its beginning may have ended before it.
+            before = self._before if self._state.watch is not None else unwatched(self._before)
+            self._state.scope, self._before = before, None
 
 
 def mark(what: str, label: str, on: Iterable[Device] | None = None) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 import gradcore
 from gradcore import nn
+from gradcore.engine.state import local
 from gradcore.events import Launch
 from gradcore.nn import functional as F
 from gradcore.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
@@ -256,6 +257,7 @@ def test_a_step_that_began_inside_may_end_after_it():
     with first:
         next(waiting)
     waiting.close()
+    assert not local.state.scope.watched
     assert (gradcore.ones(2) + 1).tolist() == [2, 2]
     weight = gradcore.ones(2, 2, requires_grad=True)
     contexts = partial(create_selective_checkpoint_contexts, ["matmul"])
