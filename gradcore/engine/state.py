@@ -198,9 +198,9 @@ class within_step:
     def __exit__(self, *exc: object) -> None:
         global _steps
         if self._before is not None:
-            _steps -= 1
             # What watched at its beginning may have ended before it.
             before = self._before if self._state.watch is not None else unwatched(self._before)
+            _steps -= 1
             self._state.scope, self._before = before, None
 
 
