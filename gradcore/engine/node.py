@@ -146,8 +146,10 @@ def _residual(node: Node, slot: Slot, args: tuple[Any, ...], outputs: Any, aux: 
         if type(value) in PLAIN:
             return value
         edge = edges[index]
+        # Bytes that another node keeps, as of a view of what its node keeps, cost nothing.
         if edge is not None and edge[0].recipe is not None and not edge[1] and not value.storage.version and (
-                local.state.packing is None) and (found := again(edge[0].recipe, edge, None, name)) is not None:
+                not value.storage.block.keeps and local.state.packing is None) and (
+                found := again(edge[0].recipe, edge, None, name)) is not None:
             return found
         return keep(value, edge, None, node.id, name)
     if kind == OVERWRITTEN:
@@ -198,15 +200,17 @@ def _recipe(node: Node, args: tuple[Any, ...], outputs: Any, aux: Any, edges: li
     """How the output is recomputed, from the residuals ``saved`` where these are what it takes."""
     slots = node.plan.slots
     given: list[Any] = []
+    asks = False
     for slot in node.plan.again_slots:
         edge = edges[slot[1]] if slot[0] == INPUT else None
         if slot in slots:
             given.append(saved[slots.index(slot)])
         elif edge is not None and type(edge[0]) is not Leaf:
             given.append(edge)
+            asks = True
         else:
             given.append(_residual(node, slot, args, outputs, aux, edges, None))
-    return Recipe(node, given, depth)
+    return Recipe(node, given, asks, depth)
 
 
 def note_overwritten(node: Node, written: list[Any], copy: Saved | Packed | None) -> None:

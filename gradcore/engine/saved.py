@@ -161,9 +161,9 @@ class Recipe:
     If several nodes need the tensor, it is computed once, and held from the first of them to the last.
     """
 
-    __slots__ = ("plan", "op", "spec", "scope", "site", "given", "shared", "depth", "users", "value", "__weakref__")
+    __slots__ = ("plan", "op", "spec", "scope", "site", "given", "asks", "shared", "depth", "users", "value", "__weakref__")
 
-    def __init__(self, node: Node, given: list[Any], depth: int) -> None:
+    def __init__(self, node: Node, given: list[Any], asks: bool, depth: int) -> None:
         self.plan = node.plan
         self.op = node.call.op.name
         self.spec = node.call.specs[0]
@@ -173,6 +173,8 @@ class Recipe:
         #: asked for it as long as something needs the tensor: but for parameters, a recipe alone keeps nothing alive that
         #: would not be kept without it.
         self.given = given
+        #: Are there such edges?
+        self.asks = asks
         self.shared: ref[Sources] | None = None
         #: How many tensors are recomputed for it, one from the other, with its own.
         self.depth = depth
@@ -180,8 +182,10 @@ class Recipe:
         self.users = 0
         self.value: Any = None
 
-    def sources(self) -> Sources | None:
+    def sources(self) -> list[Any] | None:
         """What it reads, the same for all that need the tensor; None if a node that would recompute or keep some has let go."""
+        if not self.asks:
+            return self.given
         found = None if self.shared is None else self.shared()
         if found is None:
             found = Sources()
@@ -214,7 +218,7 @@ class Again:
 
     __slots__ = ("recipe", "sources", "edge", "output", "name")
 
-    def __init__(self, recipe: Recipe, sources: Sources, edge: Edge | None, output: int | None, name: str) -> None:
+    def __init__(self, recipe: Recipe, sources: list[Any], edge: Edge | None, output: int | None, name: str) -> None:
         self.recipe = recipe
         self.sources = sources
         self.edge = edge
