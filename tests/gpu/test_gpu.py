@@ -9,6 +9,7 @@ import pytest
 
 import gradcore
 from gradcore import nn
+from tests.host.autograd.test_recompute_further import RUNS, in_16_bits, log_of
 from tests.host.memory.test_one_log import SIZES, check_prediction
 from tests.rows import ROWS, tensors_of
 
@@ -35,6 +36,11 @@ def test_a_gpu_may_be_given_by_its_number_its_name_or_itself():
 @pytest.mark.parametrize("model", list(SIZES))
 def test_the_gpu_writes_the_log_that_meta_predicts(model, batch, kind):
     check_prediction("cuda", SIZES[model], batch, kind)
+
+
+@pytest.mark.parametrize("run", [r for r in RUNS if r is not in_16_bits])
+def test_what_is_recomputed_is_predicted(run):
+    assert log_of(run, "cuda") == log_of(run, "meta")
 
 
 @pytest.mark.parametrize("row", ROWS, ids=str)
