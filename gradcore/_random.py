@@ -20,7 +20,7 @@ from gradcore.engine.modes import no_grad
 from gradcore.engine.operands import number
 from gradcore.engine.owners import upload
 from gradcore.engine.sites import here
-from gradcore.engine.state import SETUP, local, scoped, unseen
+from gradcore.engine.state import SETUP, local, scoped, unwatching
 from gradcore.errors import SpecError, TraceError
 from gradcore.functional.shape import plain
 from gradcore.ops import elementwise, movement, random
@@ -112,7 +112,7 @@ class Generator:
 
     def device_state(self) -> Tensor:
         """A copy of the part of the state that is on the device."""
-        with self._turn(), unseen():
+        with self._turn(), unwatching():
             return movement.clone(self._state)
 
     @property

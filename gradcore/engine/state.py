@@ -166,7 +166,7 @@ class scoped:
         local.state.scope = self._before
 
 
-class unseen:
+class unwatching:
     """Run a block of code whose ops nothing sees: they are no part of what a program computes."""
 
     __slots__ = ("_before",)

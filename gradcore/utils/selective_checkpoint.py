@@ -16,7 +16,7 @@ from gradcore.engine.operands import grouped
 from gradcore.engine.plans import AUX, Call, KeepPlan
 from gradcore.engine.residuals import unpack
 from gradcore.engine.saved import Packed, Rerun, Saved, answer, keep
-from gradcore.engine.state import State, local, unseen, where
+from gradcore.engine.state import State, local, unwatching, where
 from gradcore.engine.value import alias
 from gradcore.errors import ModifiedInPlace
 from gradcore.events import Site
@@ -263,7 +263,7 @@ class _Second(_Watch):
 
     def _value(self, saved: Saved | Packed, op: Op, site: Site) -> Tensor:
         if isinstance(saved, Packed):
-            with unseen():
+            with unwatching():
                 return unpack(saved, None)
         storage = saved.storage
         if storage.version != saved.version and not self._mutable:
