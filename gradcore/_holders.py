@@ -22,7 +22,8 @@ from gradcore.engine.backward import Sweep
 from gradcore.engine.below import reachable
 from gradcore.engine.dispatch import next_number
 from gradcore.engine.node import Node
-from gradcore.engine.saved import Packed, Saved, beside
+from gradcore.engine.recipes import beside
+from gradcore.engine.saved import Packed, Saved
 from gradcore.engine.value import Value
 from gradcore.memory.ledger import Ledger
 from gradcore.memory.stack import install_namer

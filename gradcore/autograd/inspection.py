@@ -13,7 +13,8 @@ from typing import Any
 
 from gradcore.engine.below import reachable
 from gradcore.engine.node import Leaf, Node
-from gradcore.engine.saved import Again, Packed, Saved, beside
+from gradcore.engine.recipes import Again, beside
+from gradcore.engine.saved import Packed, Saved
 from gradcore.engine.value import Value
 from gradcore.events import Network
 from gradcore.memory.resource import Block

@@ -20,8 +20,8 @@ from gradcore.engine.below import Captures, executed, last_uses, leads_to, rules
 from gradcore.engine.hook_calls import after_leaf, after_node, as_user, before_node, on_outputs, seen
 from gradcore.engine.node import Leaf, Node
 from gradcore.engine.plans import KeepPlan
+from gradcore.engine.recipes import forget
 from gradcore.engine.residuals import RELEASED, residuals
-from gradcore.engine.saved import forget
 from gradcore.engine.sites import here
 from gradcore.engine.state import local, mark
 from gradcore.engine.value import Edge, alias

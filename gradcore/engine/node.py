@@ -8,7 +8,8 @@ from weakref import WeakSet, ref
 
 from gradcore.engine.hooks import RemovableHandle, hang, hooks_of
 from gradcore.engine.plans import INPUT, OUTPUT, OVERWRITTEN, Call, KeepPlan, Slot
-from gradcore.engine.saved import Again, Packed, Recipe, Rerun, Saved, again, keep, kept
+from gradcore.engine.recipes import Again, Recipe, again
+from gradcore.engine.saved import Packed, Rerun, Saved, keep, kept
 from gradcore.engine.state import Where, local
 from gradcore.engine.value import PLAIN, Edge, Value, alias
 from gradcore.errors import AlreadyReleased

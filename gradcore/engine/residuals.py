@@ -7,7 +7,8 @@ from typing import Any
 from weakref import ref
 
 from gradcore.engine.node import Node
-from gradcore.engine.saved import Again, Packed, Saved, answer, forget
+from gradcore.engine.recipes import Again, forget
+from gradcore.engine.saved import Packed, Saved, answer
 from gradcore.engine.state import local, mark
 from gradcore.engine.value import Value, alias
 from gradcore.errors import AlreadyReleased

@@ -11,21 +11,18 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 from weakref import ref
 
-from gradcore._random import Generator, Place, default_generator, default_generators
+from gradcore._random import default_generator
 from gradcore.autograd import backward
 from gradcore.autograd.function import Function
 from gradcore.autograd.graph import saved_tensors_hooks
-from gradcore.devices.device import Device, device_of_new
-from gradcore.engine.autocast import resumed
 from gradcore.engine.below import last_uses
 from gradcore.engine.dispatch import next_number
-from gradcore.engine.modes import enable_grad, no_grad
+from gradcore.engine.recipes import Again
 from gradcore.engine.residuals import recalled, unpack
-from gradcore.engine.saved import Again, Deferred, Packed, Rerun, Saved, keep
-from gradcore.engine.sites import called_at, here
+from gradcore.engine.saved import Deferred, Packed, Rerun, Saved, keep
 from gradcore.engine.state import local
 from gradcore.engine.value import Value, alias, tensors_in
-from gradcore.nn import paths
+from gradcore.utils._first_run import FirstRun
 from gradcore.utils.selective_checkpoint import CheckpointError as CheckpointError
 from gradcore.utils.selective_checkpoint import CheckpointPolicy as CheckpointPolicy
 from gradcore.utils.selective_checkpoint import SelectiveCheckpointContext as SelectiveCheckpointContext
@@ -108,67 +105,6 @@ def checkpoint_sequential(functions: Any, segments: int, input: Tensor, use_reen
     return run(modules[(segments - 1) * size:], input)
 
 
-#: The default generators with their places: orders are drawn on the host, from whichever generator.
-Places = list[tuple[Generator, Place]]
-
-
-def _draws(args: Sequence[Any]) -> tuple[list[Tensor], Places]:
-    """The states of the default generators of the devices in use, and the places of all."""
-    # What has no tensor among its arguments refers to some.
-    devices: set[Device] = {t.storage.device for t in tensors_in(args)} or {device_of_new(None)}
-    with no_grad():
-        states = [default_generator(d).device_state() for d in sorted(devices, key=lambda d: d.name)]
-    return states, [(generator, generator.place) for generator in default_generators()]
-
-
-def _drawing(states: list[Tensor], places: Places, run: Callable[[], Any]) -> Any:
-    """``run()`` with generators that start from ``states`` and ``places``; their present states are restored afterwards."""
-    generators = [default_generator(state.storage.device) for state in states]
-    present = [(generator, generator.place) for generator, _ in places]
-    with no_grad():
-        now = [generator.device_state() for generator in generators]
-    try:
-        _draw_from(generators, states, places)
-        return run()
-    finally:
-        _draw_from(generators, now, present)
-
-
-@no_grad()
-def _draw_from(generators: list[Generator], states: list[Tensor], places: Places) -> None:
-    for generator, place in places:
-        generator.place = place
-    for generator, state in zip(generators, states, strict=True):
-        generator.put_back(state, generator.place)
-
-
-class _Place:
-    """The layer, line, autocast mode and mode ``recompute`` of the first run, which the second run restores."""
-
-    def __init__(self) -> None:
-        self.site = here()
-        self.tree = paths.calls.tree
-        self.scope = local.state.scope
-        self.autocast = local.state.autocast
-        self.recompute = local.state.recompute
-
-    def again(self, draws: list[Tensor], places: Places, run: Callable[[], Any]) -> Any:
-        """``run()`` there, which draws the numbers of the first run.
-
-        A context manager is not safe here: where an interrupt keeps it from ending, nothing else restores all of this.
-        """
-        state = local.state
-        before = (paths.calls.tree, state.scope, state.site, state.recompute)
-        now = state.scope.plain
-        try:
-            paths.calls.tree, state.scope, state.site = self.tree, self.scope.at(now.phase, now.caller), None
-            state.recompute = self.recompute
-            with resumed(self.autocast), enable_grad():
-                return _drawing(draws, places, lambda: called_at(self.site)(run))
-        finally:
-            paths.calls.tree, state.scope, state.site, state.recompute = before
-
-
 class _Promise(Deferred):
     """A placeholder for a residual that the second run will compute."""
 
@@ -199,9 +135,9 @@ class _Part:
         self.number = next_number()
         self.args = tuple(self._held(a) for a in args)
         self.kwargs = {k: self._held(a) for k, a in kwargs.items()}
-        states, self.places = _draws([*args, *kwargs.values()]) if preserve else ([], [])
+        self.first = FirstRun()
+        states = self.first.draws([*args, *kwargs.values()]) if preserve else []
         self.draws = [self._held(state, "the random state of checkpoint") for state in states]
-        self.place = _Place()
         self.check = check
         self.context = context
         #: Has the first run ended? A backward inside it runs again what there has been.
@@ -276,7 +212,7 @@ class _Part:
                 finally:
                     local.state.packing = before
 
-        self.place.again(draws, self.places, run)
+        self.first.again(draws, run)
 
 
 def _alike(made: Any, first: Any) -> bool:
@@ -304,11 +240,11 @@ def _shown(held: Any) -> Any:
 class _Reentrant(Function):
     @staticmethod
     def forward(ctx: Any, function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
-        ctx.function, ctx.place = function, _Place()
+        ctx.function, ctx.first = function, FirstRun()
         ctx.plain = [None if isinstance(a, Value) else a for a in args]
         ctx.wanted = [isinstance(a, Value) and a.edge is not None for a in args]
         ctx.tensors = [k for k, a in enumerate(args) if isinstance(a, Value)]
-        states, ctx.places = _draws(args) if preserve else ([], [])
+        states = ctx.first.draws(args) if preserve else []
         ctx.save_for_backward(*[args[k] for k in ctx.tensors], *states)
         return function(*args)
 
@@ -320,7 +256,7 @@ class _Reentrant(Function):
         for k, t in zip(ctx.tensors, saved, strict=True):
             args[k] = t.detach()
             args[k].requires_grad = ctx.wanted[k]
-        outputs = ctx.place.again(draws, ctx.places, lambda: ctx.function(*args))
+        outputs = ctx.first.again(draws, lambda: ctx.function(*args))
         outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
         roots = [(o, g) for o, g in zip(outputs, gradients, strict=True) if isinstance(o, Value) and o.edge is not None]
         if not roots:

@@ -14,7 +14,8 @@ from gradcore import folds, nn
 from gradcore._step import _recorded as recorded
 from gradcore.devices.device import arrivals
 from gradcore.devices.storage import Storage
-from gradcore.engine.saved import Again, Saved
+from gradcore.engine.recipes import Again
+from gradcore.engine.saved import Saved
 from gradcore.engine.state import local
 from gradcore.nn import paths
 from gradcore.optim import optimizer as optimizers

@@ -1,0 +1,121 @@
+"""Residuals that are recomputed: recipes of tensors that nobody keeps, from what is kept anyway.
+
+The output of a norm or an activation, of a view, copy or product of such an output, need not be kept for backward: the op is
+run again on what its node keeps for its own rules, when the first node that wants the output runs. An op declares it with
+``again=``; :func:`~gradcore.engine.node.build_node` says when a node gets a recipe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+from gradcore.engine.saved import Deferred, Packed, Saved
+from gradcore.engine.value import Edge
+
+if TYPE_CHECKING:
+    from gradcore.engine.node import Node
+
+
+class Sources(list[Any]):
+    """What a recipe reads: :class:`Saved`, :class:`Again` and Python numbers."""
+
+    __slots__ = ("__weakref__",)
+
+
+class Recipe:
+    """How to recompute a tensor that is not kept: the op that made it, and what that op read.
+
+    If several nodes need the tensor, it is computed once, and held from the first of them to the last.
+    """
+
+    __slots__ = ("plan", "op", "spec", "scope", "site", "given", "asks", "shared", "depth", "users", "value", "__weakref__")
+
+    def __init__(self, node: Node, given: list[Any], asks: bool, depth: int) -> None:
+        self.plan = node.plan
+        self.op = node.call.op.name
+        self.spec = node.call.specs[0]
+        self.scope = node.scope
+        self.site = node.site
+        #: What it reads, shared with its node where that has it; and edges of what other nodes recompute or keep. These are
+        #: asked for it as long as something needs the tensor: but for parameters, a recipe alone keeps nothing alive that
+        #: would not be kept without it.
+        self.given = given
+        #: Are there such edges?
+        self.asks = asks
+        self.shared: ref[Sources] | None = None
+        #: How many tensors are recomputed for it, one from the other, with its own.
+        self.depth = depth
+        #: Residuals that are not consumed yet.
+        self.users = 0
+        self.value: Any = None
+
+    def sources(self) -> list[Any] | None:
+        """What it reads, the same for all that need the tensor; None if a node that would recompute or keep some has let go."""
+        if not self.asks:
+            return self.given
+        found = None if self.shared is None else self.shared()
+        if found is None:
+            found = Sources()
+            for x in self.given:
+                if type(x) is tuple and (x := _held(x)) is None:
+                    return None
+                found.append(x)
+            self.shared = ref(found)
+        return found
+
+
+def _held(edge: Edge) -> Saved | Again | None:
+    """What a node keeps or recomputes of its output; None if it has let go of that."""
+    node, k = edge
+    if node.recipe is not None and not k:
+        return again(node.recipe, None, None, "x")
+    return next((r for r in node.saved or () if type(r) is Saved and r.output == k), None)
+
+
+def forget(remade: list[ref[Any]]) -> None:
+    """Let go of the tensors that recipes, and others, still hold for nodes."""
+    for made in remade:
+        holder = made()
+        if holder is not None:
+            holder.value = None
+
+
+class Again:
+    """A residual that is not kept, but recomputed when the node runs."""
+
+    __slots__ = ("recipe", "sources", "edge", "output", "name")
+
+    def __init__(self, recipe: Recipe, sources: list[Any], edge: Edge | None, output: int | None, name: str) -> None:
+        self.recipe = recipe
+        self.sources = sources
+        self.edge = edge
+        self.output = output
+        self.name = name
+        recipe.users += 1
+
+    def __del__(self) -> None:
+        try:
+            recipe = self.recipe
+        except AttributeError:
+            # An interrupt came before it.
+            return
+        recipe.users -= 1
+        if not recipe.users:
+            recipe.value = None
+
+
+def again(recipe: Recipe, edge: Edge | None, output: int | None, name: str) -> Again | None:
+    """A residual that is recomputed; None if what that takes is gone."""
+    sources = recipe.sources()
+    return None if sources is None else Again(recipe, sources, edge, output, name)
+
+
+def beside(r: Any) -> Sequence[Any]:
+    """What a residual or a recipe keeps alive beside itself: what recipes read, and what a checkpoint runs again on."""
+    if isinstance(r, Again):
+        return r.sources
+    if isinstance(r, Recipe):
+        return r.given
+    return r.packed.keeps() if isinstance(r, Packed) and isinstance(r.packed, Deferred) else ()
