@@ -15,6 +15,7 @@ from gradcore.devices.device import Device
 from gradcore.engine.state import Where
 from gradcore.engine.value import PLAIN
 from gradcore.events import WRITTEN, Invocation, Site, Tag
+from gradcore.ops.movement import clone
 from gradcore.ops.op import Inferred, Op, Rule
 from gradcore.spec import TensorSpec
 from gradcore.units import count_of
@@ -42,6 +43,8 @@ class KeepPlan:
         self.slots = found.slots
         self.rules: list[NodeRule] = [(flat, several, _bound(call, reading), ends)
                                       for flat, several, reading, ends in found.rules]
+        if call.op.contiguous and len(self.rules) > 1:
+            self.rules[0] = _on_copies(*self.rules[0])
         #: The last rule, if its first op is the last that reads its operands.
         self.spends = self.rules[-1][2] if found.spends else None
         #: What the rule that recomputes the output reads; and that rule, called with (None, the content of these slots).
@@ -52,6 +55,16 @@ class KeepPlan:
         #: Is the output recomputed where that takes nothing but what is kept; or only where a residual is recomputed, too?
         self.cheap = self.again is not None and (not call.op.follows or call.uneven)
         self.follows = self.again is not None and not self.cheap
+
+
+def _on_copies(flat: tuple[int, ...], several: bool, rule: BoundRule, ends: tuple[int, ...]) -> NodeRule:
+    """The first of several rules whose ops copy cotangents of another layout: one copy serves all of them."""
+
+    def on_copies(gs: list[Any], values: list[Any]) -> Any:
+        gs[:] = [g if g is None or g.spec.contiguous else clone(g) for g in gs]
+        return rule(gs, values)
+
+    return flat, several, on_copies, ends
 
 
 class _Reading(NamedTuple):
