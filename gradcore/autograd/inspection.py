@@ -252,7 +252,7 @@ def _residual(r: Saved | Again, names: Mapping[Network, str]) -> Residual:
     if isinstance(r, Again):
         spec = r.recipe.spec
         return Residual(r.name, "recomputed", spec.shape, spec.dtype.name, 0, 0, "residual",
-                        layer_in(r.recipe.scope.plain, names), r.recipe.op, str(r.recipe.site))
+                        layer_in(r.recipe.scope.plain, names), r.recipe.call.op.name, str(r.recipe.site))
     block = r.storage.block
     tag = block.tag
     return Residual(r.name, "kept", r.spec.shape, r.spec.dtype.name, block.requested, block.serial, tag.role,

@@ -168,7 +168,10 @@ def _depth(call: Call, inputs: tuple[int, ...], args: tuple[Any, ...], edges: li
             depth = recipe.depth + 1
     if depth > DEEPEST:
         return 0
-    return depth if all(type(args[i]) in PLAIN or _readable(args[i], edges[i], output, call.op.follows) for i in inputs) else 0
+    for i in inputs:
+        if type(args[i]) not in PLAIN and not _readable(args[i], edges[i], output, call.op.follows):
+            return 0
+    return depth
 
 
 def _readable(value: Value, edge: Edge | None, output: Value, follows: bool) -> bool:
@@ -199,14 +202,12 @@ def _plan_again(node: Node, args: tuple[Any, ...], outputs: Any, aux: Any, edges
 def _recipe(node: Node, args: tuple[Any, ...], outputs: Any, aux: Any, edges: list[Any], depth: int,
             saved: list[Any]) -> Recipe:
     """How the output is recomputed, from the residuals ``saved`` where these are what it takes."""
-    slots = node.plan.slots
     given: list[Any] = []
     asks = False
-    for slot in node.plan.again_slots:
-        edge = edges[slot[1]] if slot[0] == INPUT else None
-        if slot in slots:
-            given.append(saved[slots.index(slot)])
-        elif edge is not None and type(edge[0]) is not Leaf:
+    for slot, place in node.plan.again_slots:
+        if place is not None:
+            given.append(saved[place])
+        elif slot[0] == INPUT and (edge := edges[slot[1]]) is not None and type(edge[0]) is not Leaf:
             given.append(edge)
             asks = True
         else:

@@ -47,7 +47,8 @@ class KeepPlan:
             self.rules[0] = _on_copies(*self.rules[0])
         #: The last rule, if its first op is the last that reads its operands.
         self.spends = self.rules[-1][2] if found.spends else None
-        #: What the rule that recomputes the output reads; and that rule, called with (None, the content of these slots).
+        #: What the rule that recomputes the output reads, each with its place among ``slots``, None if it has none; and that
+        #: rule, called with (None, the content of these).
         self.again_slots = found.again_slots
         self.again = None if found.again is None else _bound(call, found.again)
         #: The inputs that it reads, and the node would not keep otherwise.
@@ -81,7 +82,7 @@ class _Layout(NamedTuple):
     slots: tuple[Slot, ...]
     rules: tuple[tuple[tuple[int, ...], bool, _Reading, tuple[int, ...]], ...]
     spends: bool
-    again_slots: tuple[Slot, ...]
+    again_slots: tuple[tuple[Slot, int | None], ...]
     again: _Reading | None
     beside: tuple[int, ...]
 
@@ -110,8 +111,9 @@ def _layout(op: Op, counts: tuple[int, ...], mask: tuple[bool, ...]) -> _Layout:
     spends = bool(rules) and getattr(rules[-1][2].fn, "spends", False)
     again_slots: list[Slot] = []
     again = None if op.again is None else _reading(op, positions, op.again, again_slots, (), op.again.params)
-    beside = tuple([s[1] for s in again_slots if s[0] == INPUT and s not in slots])
-    return _Layout(tuple(slots), bound, spends, tuple(again_slots), again, beside)
+    placed = tuple([(s, slots.index(s) if s in slots else None) for s in again_slots])
+    beside = tuple([s[1] for s, place in placed if s[0] == INPUT and place is None])
+    return _Layout(tuple(slots), bound, spends, placed, again, beside)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -13,9 +13,12 @@ from weakref import ref
 
 from gradcore.engine.saved import Deferred, Packed, Saved
 from gradcore.engine.value import Edge
+from gradcore.spec import TensorSpec
 
 if TYPE_CHECKING:
     from gradcore.engine.node import Node
+
+_new = object.__new__
 
 
 class Sources(list[Any]):
@@ -30,12 +33,11 @@ class Recipe:
     If several nodes need the tensor, it is computed once, and held from the first of them to the last.
     """
 
-    __slots__ = ("plan", "op", "spec", "scope", "site", "given", "asks", "shared", "depth", "users", "value", "__weakref__")
+    __slots__ = ("plan", "call", "scope", "site", "given", "asks", "shared", "depth", "users", "value", "__weakref__")
 
     def __init__(self, node: Node, given: list[Any], asks: bool, depth: int) -> None:
         self.plan = node.plan
-        self.op = node.call.op.name
-        self.spec = node.call.specs[0]
+        self.call = node.call
         self.scope = node.scope
         self.site = node.site
         #: What it reads, shared with its node where that has it; and edges of what other nodes recompute or keep. These are
@@ -51,10 +53,15 @@ class Recipe:
         self.users = 0
         self.value: Any = None
 
+    @property
+    def spec(self) -> TensorSpec:
+        """Of the tensor."""
+        found: TensorSpec = self.call.specs[0]
+        return found
+
     def sources(self) -> list[Any] | None:
-        """What it reads, the same for all that need the tensor; None if a node that would recompute or keep some has let go."""
-        if not self.asks:
-            return self.given
+        """What a recipe that asks for some of it reads, the same for all that need the tensor; None if a node that would
+        recompute or keep some has let go."""
         found = None if self.shared is None else self.shared()
         if found is None:
             found = Sources()
@@ -87,13 +94,12 @@ class Again:
 
     __slots__ = ("recipe", "sources", "edge", "output", "name")
 
-    def __init__(self, recipe: Recipe, sources: list[Any], edge: Edge | None, output: int | None, name: str) -> None:
-        self.recipe = recipe
-        self.sources = sources
-        self.edge = edge
-        self.output = output
-        self.name = name
-        recipe.users += 1
+    recipe: Recipe
+    sources: list[Any]
+    #: As those of :class:`~gradcore.engine.saved.Saved`.
+    edge: Edge | None
+    output: int | None
+    name: str
 
     def __del__(self) -> None:
         try:
@@ -108,8 +114,17 @@ class Again:
 
 def again(recipe: Recipe, edge: Edge | None, output: int | None, name: str) -> Again | None:
     """A residual that is recomputed; None if what that takes is gone."""
-    sources = recipe.sources()
-    return None if sources is None else Again(recipe, sources, edge, output, name)
+    sources = recipe.sources() if recipe.asks else recipe.given
+    if sources is None:
+        return None
+    made: Again = _new(Again)
+    recipe.users += 1
+    made.recipe = recipe
+    made.sources = sources
+    made.edge = edge
+    made.output = output
+    made.name = name
+    return made
 
 
 def beside(r: Any) -> Sequence[Any]:

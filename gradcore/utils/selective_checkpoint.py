@@ -189,7 +189,8 @@ class _First(_Watch):
         else:
             place = self._place(op)
             if self._is_saved(op, call, args, outputs):
-                read = set() if plan is None else {i for kind, i, _ in (*plan.slots, *plan.again_slots) if kind == AUX}
+                slots = () if plan is None else (*plan.slots, *(slot for slot, _ in plan.again_slots))
+                read = {i for kind, i, _ in slots if kind == AUX}
                 self.kept[place] = _Kept(self._number, site, {t.storage.serial for t in outputs}, [*map(self._keep, outputs)],
                                          {i: self._keep(aux[i]) for i in read})
         return found
