@@ -250,7 +250,7 @@ def _residuals(r: Any, names: Mapping[Network, str]) -> Iterator[Residual]:
 
 def _residual(r: Saved | Again, names: Mapping[Network, str]) -> Residual:
     if isinstance(r, Again):
-        spec = r.recipe.spec
+        spec = r.spec
         return Residual(r.name, "recomputed", spec.shape, spec.dtype.name, 0, 0, "residual",
                         layer_in(r.recipe.scope.plain, names), r.recipe.call.op.name, str(r.recipe.site))
     block = r.storage.block

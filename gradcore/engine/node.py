@@ -37,7 +37,7 @@ class Node:
     #: Residuals in the order of ``plan.slots``; None if there are none, and after backward has run the node: dropping
     #: the references is all that it takes to release them.
     saved: list[Any] | None
-    #: How the first output of a cheap op is recomputed; dropped with the residuals.
+    #: How the first output of a cheap op, or all views of one, are recomputed; dropped with the residuals.
     recipe: Recipe | None
     #: :class:`~gradcore.engine.hooks.Hooks`, or None.
     hooks: Any
@@ -148,9 +148,9 @@ def _residual(node: Node, slot: Slot, args: tuple[Any, ...], outputs: Any, aux: 
             return value
         edge = edges[index]
         # Bytes that another node keeps, as of a view of what its node keeps, cost nothing.
-        if edge is not None and edge[0].recipe is not None and not edge[1] and not value.storage.version and (
-                not value.storage.block.keeps and local.state.packing is None) and (
-                found := again(edge[0].recipe, edge, None, name)) is not None:
+        if edge is not None and (recipe := edge[0].recipe) is not None and edge[1] < recipe.plan.makes and (
+                not value.storage.version and not value.storage.block.keeps and local.state.packing is None) and (
+                found := again(recipe, edge[1], edge, None, name)) is not None:
             return found
         return keep(value, edge, None, node.id, name)
     if kind == OVERWRITTEN:
@@ -181,7 +181,7 @@ def _readable(value: Value, edge: Edge | None, output: Value, follows: bool) -> 
     if edge is None or type(edge[0]) is Leaf:
         return not follows and value.spec.numel < output.spec.numel
     node, k = edge
-    if node.recipe is not None and not k:
+    if node.recipe is not None and k < node.recipe.plan.makes:
         return not value.storage.version
     return any(type(r) is Saved and r.output == k and r.storage is value.storage and r.version == value.storage.version
                for r in node.saved or ())
@@ -194,7 +194,7 @@ def _plan_again(node: Node, args: tuple[Any, ...], outputs: Any, aux: Any, edges
     node.recipe = recipe = _recipe(node, args, outputs, aux, edges, depth, saved)
     for k, slot in enumerate(plan.slots):
         if slot[0] == OUTPUT:
-            saved[k] = (None if slot[1] else again(recipe, None, 0, slot[2])) or _residual(
+            saved[k] = (None if slot[1] else again(recipe, 0, None, 0, slot[2])) or _residual(
                 node, slot, args, outputs, aux, edges, None)
     node.saved = saved or None
 

@@ -36,7 +36,7 @@ NodeRule = tuple[tuple[int, ...], bool, BoundRule, tuple[int, ...]]
 class KeepPlan:
     """For one call and one set of inputs that need gradients: the residuals to keep, and the rules that read them."""
 
-    __slots__ = ("slots", "rules", "spends", "again", "again_slots", "beside", "cheap", "follows")
+    __slots__ = ("slots", "rules", "spends", "again", "again_slots", "makes", "beside", "cheap", "follows")
 
     def __init__(self, call: Call, mask: tuple[bool, ...]) -> None:
         found = _layout(call.op, call.counts, mask)
@@ -51,6 +51,8 @@ class KeepPlan:
         #: rule, called with (None, the content of these).
         self.again_slots = found.again_slots
         self.again = None if found.again is None else _bound(call, found.again)
+        #: How many outputs that makes: all views of what is split, otherwise the first.
+        self.makes = len(call.specs) if call.op.view else 1
         #: The inputs that it reads, and the node would not keep otherwise.
         self.beside = found.beside
         #: Is the output recomputed where that takes nothing but what is kept; or only where a residual is recomputed, too?

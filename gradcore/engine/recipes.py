@@ -28,9 +28,9 @@ class Sources(list[Any]):
 
 
 class Recipe:
-    """How to recompute a tensor that is not kept: the op that made it, and what that op read.
+    """How to recompute what is not kept of an op's results: the op, and what it read.
 
-    If several nodes need the tensor, it is computed once, and held from the first of them to the last.
+    If several nodes need it, it is computed once, and held from the first of them to the last.
     """
 
     __slots__ = ("plan", "call", "scope", "site", "given", "asks", "shared", "depth", "users", "value", "__weakref__")
@@ -51,17 +51,12 @@ class Recipe:
         self.depth = depth
         #: Residuals that are not consumed yet.
         self.users = 0
+        #: What the op has given, while nodes still wait for it.
         self.value: Any = None
 
-    @property
-    def spec(self) -> TensorSpec:
-        """Of the tensor."""
-        found: TensorSpec = self.call.specs[0]
-        return found
-
     def sources(self) -> list[Any] | None:
-        """What a recipe that asks for some of it reads, the same for all that need the tensor; None if a node that would
-        recompute or keep some has let go."""
+        """What a recipe that asks for some of it reads, the same for all that need it; None if a node that would recompute or
+        keep some has let go."""
         found = None if self.shared is None else self.shared()
         if found is None:
             found = Sources()
@@ -76,8 +71,8 @@ class Recipe:
 def _held(edge: Edge) -> Saved | Again | None:
     """What a node keeps or recomputes of its output; None if it has let go of that."""
     node, k = edge
-    if node.recipe is not None and not k:
-        return again(node.recipe, None, None, "x")
+    if node.recipe is not None and k < node.recipe.plan.makes:
+        return again(node.recipe, k, None, None, "x")
     return next((r for r in node.saved or () if type(r) is Saved and r.output == k), None)
 
 
@@ -92,14 +87,21 @@ def forget(remade: list[ref[Any]]) -> None:
 class Again:
     """A residual that is not kept, but recomputed when the node runs."""
 
-    __slots__ = ("recipe", "sources", "edge", "output", "name")
+    __slots__ = ("recipe", "index", "sources", "edge", "output", "name")
 
     recipe: Recipe
+    #: Which of the op's outputs it is.
+    index: int
     sources: list[Any]
     #: As those of :class:`~gradcore.engine.saved.Saved`.
     edge: Edge | None
     output: int | None
     name: str
+
+    @property
+    def spec(self) -> TensorSpec:
+        found: TensorSpec = self.recipe.call.specs[self.index]
+        return found
 
     def __del__(self) -> None:
         try:
@@ -112,14 +114,15 @@ class Again:
             recipe.value = None
 
 
-def again(recipe: Recipe, edge: Edge | None, output: int | None, name: str) -> Again | None:
-    """A residual that is recomputed; None if what that takes is gone."""
+def again(recipe: Recipe, index: int, edge: Edge | None, output: int | None, name: str) -> Again | None:
+    """A residual that is recomputed, the output ``index`` of a recipe's op; None if what that takes is gone."""
     sources = recipe.sources() if recipe.asks else recipe.given
     if sources is None:
         return None
     made: Again = _new(Again)
     recipe.users += 1
     made.recipe = recipe
+    made.index = index
     made.sources = sources
     made.edge = edge
     made.output = output

@@ -7,7 +7,7 @@ from typing import Any
 from weakref import ref
 
 from gradcore.engine.node import Node
-from gradcore.engine.recipes import Again, forget
+from gradcore.engine.recipes import Again, Recipe, forget
 from gradcore.engine.saved import Packed, Saved, answer
 from gradcore.engine.state import local, mark
 from gradcore.engine.value import Value, alias
@@ -96,10 +96,16 @@ def _unchanged(saved: Saved, reader: Any) -> Any:
 def _make(residual: Again, node: Any, remade: list[ref[Any]]) -> Any:
     """The tensor of a recipe, for a rule of ``node``. The layer that first computed it owns what recomputing allocates."""
     recipe = residual.recipe
-    if recipe.value is not None:
-        return recipe.value
+    made = recipe.value
+    if made is None:
+        made = _run(recipe, residual.sources, node, remade)
+    return made[residual.index] if type(made) is tuple else made
+
+
+def _run(recipe: Recipe, given: list[Any], node: Any, remade: list[ref[Any]]) -> Any:
+    """What a recipe's op gives."""
     sources = []
-    for source in residual.sources:
+    for source in given:
         if type(source) is Saved:
             source = _unchanged(source, node)
         elif type(source) is Again:

@@ -278,7 +278,7 @@ def _split_rule(gs: tuple[Any, ...], x_spec: TensorSpec, sizes: tuple[int, ...],
 
 
 cat = op("cat", _cat_spec, tensors=_cat_rule)
-split = op("split", _split_spec, view=True, x=_split_rule)
+split = op("split", _split_spec, view=True, x=_split_rule, again=lambda x, sizes, dim: split(x, sizes=sizes, dim=dim))
 
 # -- integer indexing --------------------------------------------------------------------------------------------------
 

@@ -182,11 +182,10 @@ class _Part:
 
         def take(residual: Saved | Again) -> None:
             nonlocal made, waiting
-            spec = residual.spec if isinstance(residual, Saved) else residual.recipe.spec
-            if made >= len(self.promises) or (self.check and not _alike(spec, self.specs[made])):
+            if made >= len(self.promises) or (self.check and not _alike(residual.spec, self.specs[made])):
                 expected = self.specs[made] if made < len(self.specs) else "no more"
                 raise CheckpointError("checkpoint: Recomputed values for the following tensors have different metadata than "
-                                      f"during the forward pass: tensor {made} is {spec}, and was {expected}")
+                                      f"during the forward pass: tensor {made} is {residual.spec}, and was {expected}")
             promise = self.promises[made]()
             made += 1
             if promise is not None:

@@ -50,9 +50,19 @@ def one_row(x, first, gate, norm, last):
     return last(norm(first(x))[0])
 
 
+def halves(x, first, gate, norm, last):
+    """As in CSP networks: a part goes on, and all are put together."""
+    one, two = functional.gelu(first(x)).chunk(2, 1)
+    return last(gradcore.cat([one * 2, two, (two @ gate.weight[:8, :8]) * one], 1)[:, :16])
+
+
+def by_columns(x, first, gate, norm, last):
+    return last(gradcore.stack([c * c for c in norm(first(x)).unbind(1)], 1))
+
+
 #: With the bytes that need not be kept.
 RUNS = {mlp: 2 * 512, dropped: 512, dropped_by_rows: 512, masked: 512, in_16_bits: 256, windows: 512, one_row: 512,
-        by_hand: 2 * 512, gates: 2 * 512}
+        by_hand: 2 * 512, gates: 2 * 512, halves: 512, by_columns: 512}
 
 
 def made_layers():
