@@ -62,8 +62,45 @@ def mobile(library: Any, *, width: int = 32, layers: int = 4) -> Any:
                          *(Block() for _ in range(layers)), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 10))
 
 
+def densenet(library: Any, *, growth: int = 12, layers: int = 8) -> Any:
+    """Each layer reads what all before it in its block have returned (Huang et al., arXiv:1608.06993)."""
+    nn = library.nn
+
+    class Layer(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.first = nn.Sequential(nn.BatchNorm2d(width), nn.ReLU(), nn.Conv2d(width, 4 * growth, 1, bias=False))
+            self.second = nn.Sequential(nn.BatchNorm2d(4 * growth), nn.ReLU(),
+                                        nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False))
+
+        def forward(self, features: list[Any]) -> Any:
+            return self.second(self.first(library.cat(features, 1)))
+
+    class Block(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(Layer(width + k * growth) for k in range(layers))
+
+        def forward(self, x: Any) -> Any:
+            features = [x]
+            for layer in self.layers:
+                features.append(layer(features))
+            return library.cat(features, 1)
+
+    width, parts = 2 * growth, [nn.Conv2d(3, 2 * growth, 3, padding=1, bias=False)]
+    for k in range(3):
+        parts.append(Block(width))
+        width += layers * growth
+        parts += [nn.BatchNorm2d(width), nn.ReLU()]
+        if k < 2:
+            parts += [nn.Conv2d(width, width // 2, 1, bias=False), nn.AvgPool2d(2)]
+            width //= 2
+    return nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 10))
+
+
 KEPT = {
     "llama": Workload("Llama of 4 layers, width 256", llama, 4, (256,), (256,), 1000, "Adam", ADAM, 1, tokens=1000),
     "encoder": Workload("encoder of 4 layers, width 256", encoder, 4, (256,), (256,), 1000, "Adam", ADAM, 1, tokens=1000),
     "mobile": Workload("4 inverted bottlenecks, 3x32x32", mobile, 32, (3, 32, 32), (), 10, "Adam", ADAM, 1),
+    "densenet": Workload("DenseNet of 3 x 8 layers, growth 12, 3x32x32", densenet, 32, (3, 32, 32), (), 10, "Adam", ADAM, 1),
 }

@@ -21,9 +21,11 @@ class Storage:
     the last write, unset before the first.
     """
 
-    __slots__ = ("device", "block", "version", "written_by", "views", "__weakref__")
+    __slots__ = ("device", "block", "version", "written_by", "views", "gathered", "__weakref__")
 
     written_by: Tag
+    #: Weak references to recipes that these bytes are kept for, unset before an op has gathered them for its result.
+    gathered: list[Any]
     #: The replay of a program that left a gradient in these bytes, and refers to them and to the tensor over them, to leave the
     #: next one there; or None.
     lender: Any = None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from weakref import WeakSet, ref
 
+from gradcore.devices.storage import Storage
 from gradcore.engine.hooks import RemovableHandle, hang, hooks_of
 from gradcore.engine.plans import INPUT, OUTPUT, OVERWRITTEN, Call, KeepPlan, Slot
 from gradcore.engine.recipes import Again, Recipe, again
@@ -119,6 +121,8 @@ def build_node(call: Call, plan: KeepPlan, args: tuple[Any, ...], outputs: Any, 
                     follows = plan.follows and state.recompute
         if follows and (depth := _depth(call, plan.beside, args, edges, outputs[0])):
             node.recipe = _recipe(node, args, outputs, aux, edges, depth, saved)
+    elif plan.gathers and packing is None and state.recompute:
+        _gather(node, args, outputs, edges)
     return node
 
 
@@ -148,15 +152,20 @@ def _residual(node: Node, slot: Slot, args: tuple[Any, ...], outputs: Any, aux: 
             return value
         edge = edges[index]
         # Bytes that another node keeps, as of a view of what its node keeps, cost nothing.
-        if edge is not None and (recipe := edge[0].recipe) is not None and edge[1] < recipe.plan.makes and (
-                not value.storage.version and not value.storage.block.keeps and local.state.packing is None) and (
-                found := again(recipe, edge[1], edge, None, name)) is not None:
+        if edge is not None and not value.storage.block.keeps and _is_remade(value, edge) and local.state.packing is None and (
+                found := again(edge[0].recipe, edge[1], edge, None, name)) is not None:
             return found
         return keep(value, edge, None, node.id, name)
     if kind == OVERWRITTEN:
         return overwritten
     made = outputs[index] if kind == OUTPUT else aux[index]
     return keep(made, None, index if kind == OUTPUT else len(outputs) + index, node.id, name)
+
+
+def _is_remade(value: Value, edge: Edge) -> bool:
+    """Has its node a recipe for it, and is it still what that makes?"""
+    recipe = edge[0].recipe
+    return recipe is not None and edge[1] < recipe.plan.makes and not value.storage.version
 
 
 def _depth(call: Call, inputs: tuple[int, ...], args: tuple[Any, ...], edges: list[Any], output: Value) -> int:
@@ -213,6 +222,48 @@ def _recipe(node: Node, args: tuple[Any, ...], outputs: Any, aux: Any, edges: li
         else:
             given.append(_residual(node, slot, args, outputs, aux, edges, None))
     return Recipe(node, given, asks, depth)
+
+
+def _gather(node: Node, args: tuple[Any, ...], outputs: Any, edges: list[Any]) -> None:
+    """Keep the inputs in the place of the output, if that takes a third of the memory at most, since the others are kept or
+    recomputed anyway. Or up to as much, if one was gathered before: the next op will gather it again, as in a DenseNet, and it
+    is kept once for all (Pleiss et al., Memory-Efficient Implementation of DenseNets, arXiv:1707.06990).
+
+    For more than a third it is not worth it: at the peak the output is often alive, too, as an argument of the layer that
+    reads it. The inputs' keepers may go, and then they never take more than the output.
+    """
+    before = False
+    whole: dict[Storage, int] = {}
+    more = 0
+    for value, edge in zip(args, edges, strict=True):
+        storage = value.storage
+        made = edge is not None and type(edge[0]) is not Leaf
+        if not hasattr(storage, "gathered"):
+            storage.gathered = []
+        elif made:
+            # What no op has made is gathered in every step.
+            before = True
+        if storage not in whole and (edge is None or (made and not _is_remade(value, edge))):
+            whole[storage] = storage.block.requested
+            if not storage.block.keeps:
+                more += storage.block.requested
+    output = outputs[0].storage
+    if sum(whole.values()) > output.block.requested or (not before and 3 * more > output.block.requested) or not (
+            depth := _depth(node.call, (), args, edges, outputs[0])):
+        return
+    given = [_residual(node, slot, args, outputs, (), edges, None) for slot, _ in node.plan.again_slots]
+    recipe = node.recipe = Recipe(node, given, False, depth)
+    weak = ref(recipe)
+    for value in args:
+        value.storage.gathered = [other for other in value.storage.gathered if other() is not None] + [weak]
+    recipe.result = ref(output, partial(_drop_unasked, ref(node)))
+
+
+def _drop_unasked(node: ref[Node], _: Any) -> None:
+    """When an op's result goes: if nobody has asked for its recipe, nobody can."""
+    made = node()
+    if made is not None and made.recipe is not None and not made.recipe.users:
+        made.recipe = None
 
 
 def note_overwritten(node: Node, written: list[Any], copy: Saved | Packed | None) -> None:

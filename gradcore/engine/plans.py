@@ -36,7 +36,7 @@ NodeRule = tuple[tuple[int, ...], bool, BoundRule, tuple[int, ...]]
 class KeepPlan:
     """For one call and one set of inputs that need gradients: the residuals to keep, and the rules that read them."""
 
-    __slots__ = ("slots", "rules", "spends", "again", "again_slots", "makes", "beside", "cheap", "follows")
+    __slots__ = ("slots", "rules", "spends", "again", "again_slots", "makes", "beside", "cheap", "follows", "gathers")
 
     def __init__(self, call: Call, mask: tuple[bool, ...]) -> None:
         found = _layout(call.op, call.counts, mask)
@@ -55,9 +55,11 @@ class KeepPlan:
         self.makes = len(call.specs) if call.op.view else 1
         #: The inputs that it reads, and the node would not keep otherwise.
         self.beside = found.beside
-        #: Is the output recomputed where that takes nothing but what is kept; or only where a residual is recomputed, too?
-        self.cheap = self.again is not None and (not call.op.follows or call.uneven)
-        self.follows = self.again is not None and not self.cheap
+        #: Is the output recomputed where that takes nothing but what is kept; only where a residual is recomputed, too; or from
+        #: inputs that are kept in its place?
+        self.gathers = call.op.gathers
+        self.cheap = self.again is not None and not self.gathers and (not call.op.follows or call.uneven)
+        self.follows = self.again is not None and not self.gathers and not self.cheap
 
 
 def _on_copies(flat: tuple[int, ...], several: bool, rule: BoundRule, ends: tuple[int, ...]) -> NodeRule:

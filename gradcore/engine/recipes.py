@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from gradcore.engine.saved import Deferred, Packed, Saved
-from gradcore.engine.value import Edge
+from gradcore.devices.storage import Storage
+from gradcore.engine.saved import Deferred, Packed, Saved, kept
+from gradcore.engine.value import Edge, alias
+from gradcore.ops.movement import clone
 from gradcore.spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ class Recipe:
     If several nodes need it, it is computed once, and held from the first of them to the last.
     """
 
-    __slots__ = ("plan", "call", "scope", "site", "given", "asks", "shared", "depth", "users", "value", "__weakref__")
+    __slots__ = ("plan", "call", "scope", "site", "given", "asks", "shared", "depth", "users", "value", "result", "__weakref__")
 
     def __init__(self, node: Node, given: list[Any], asks: bool, depth: int) -> None:
         self.plan = node.plan
@@ -53,6 +55,8 @@ class Recipe:
         self.users = 0
         #: What the op has given, while nodes still wait for it.
         self.value: Any = None
+        #: Of a recipe that inputs are kept for: drops it when the result goes that nobody has asked for.
+        self.result: Any = None
 
     def sources(self) -> list[Any] | None:
         """What a recipe that asks for some of it reads, the same for all that need it; None if a node that would recompute or
@@ -117,7 +121,7 @@ class Again:
 def again(recipe: Recipe, index: int, edge: Edge | None, output: int | None, name: str) -> Again | None:
     """A residual that is recomputed, the output ``index`` of a recipe's op; None if what that takes is gone."""
     sources = recipe.sources() if recipe.asks else recipe.given
-    if sources is None:
+    if not sources:
         return None
     made: Again = _new(Again)
     recipe.users += 1
@@ -128,6 +132,19 @@ def again(recipe: Recipe, index: int, edge: Edge | None, output: int | None, nam
     made.output = output
     made.name = name
     return made
+
+
+def spare(storage: Storage) -> None:
+    """Before a write to bytes that a recipe gathers: it goes on with a copy, since programs may write to what nobody but a
+    recipe keeps; or with nothing, if nobody has asked for the result yet."""
+    for weak in storage.gathered:
+        recipe = weak()
+        for k, r in enumerate(() if recipe is None else recipe.given):
+            if type(r) is Saved and r.storage is storage and r.version == storage.version:
+                if not recipe.users:
+                    recipe.given.clear()
+                    break
+                recipe.given[k] = kept(clone(alias(r, None)), None, None, r.node, r.name)
 
 
 def beside(r: Any) -> Sequence[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gradcore.engine.plans import OVERWRITTEN, Call, KeepPlan
+from gradcore.engine.recipes import spare
 from gradcore.engine.saved import Packed, Saved, keep
 from gradcore.engine.state import local
 from gradcore.engine.value import alias
@@ -24,6 +25,8 @@ def before_write(op: Op, call: Call, written: list[Any], edges: list[Any] | None
         if target.spec.overlapping:
             raise SpecError(f"{op.name}: unsupported operation: more than one element of the written-to tensor refers "
                             "to a single memory location. Please clone() the tensor before performing the operation.")
+        if target.storage.block.keeps and hasattr(target.storage, "gathered"):
+            spare(target.storage)
     if not local.state.grad:
         return None
     for target in written:

@@ -277,7 +277,7 @@ def _split_rule(gs: tuple[Any, ...], x_spec: TensorSpec, sizes: tuple[int, ...],
     return cat(parts, dim=dim)
 
 
-cat = op("cat", _cat_spec, tensors=_cat_rule)
+cat = op("cat", _cat_spec, tensors=_cat_rule, again=lambda tensors, dim: cat(tensors, dim=dim), gathers=True)
 split = op("split", _split_spec, view=True, x=_split_rule, again=lambda x, sizes, dim: split(x, sizes=sizes, dim=dim))
 
 # -- integer indexing --------------------------------------------------------------------------------------------------

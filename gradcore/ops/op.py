@@ -22,7 +22,8 @@ same, which is run and differentiated when the fused gradient is differentiated.
 A cheap op says in ``again`` how to recompute its output, with ops, from its inputs and auxiliary outputs. If all of these
 are kept anyway, are parameters, or can be recomputed themselves, the output is not kept: backward recomputes it when a rule
 reads it (Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174). With ``follows``, that is
-done only where one of its inputs is a number or broadcast, or is recomputed and read by a rule.
+done only where one of its inputs is a number or broadcast, or is recomputed and read by a rule. With ``gathers``, the output
+has the bytes of its inputs, which are kept in its place where that takes less memory.
 
 An op of products says in ``flops`` how many floating-point operations it takes: a function of specs of its inputs and
 outputs, and of its attributes, by name.
@@ -130,7 +131,8 @@ class Op:
 
     def __init__(self, name: str, infer: Infer, *joints: Rule, outputs: tuple[str, ...] = ("out",), aux: tuple[str, ...] = (),
                  writes: tuple[str, ...] = (), view: bool = False, contiguous: bool = False,
-                 again: Callable[..., Any] | None = None, follows: bool = False, may_alias: tuple[str, ...] = (),
+                 again: Callable[..., Any] | None = None, follows: bool = False, gathers: bool = False,
+                 may_alias: tuple[str, ...] = (),
                  any_strides: bool = False, signs: bool = False, flops: Callable[..., int] | None = None,
                  doc: str = "", **rules: Callable[..., Any]) -> None:
         if name in _table:
@@ -167,6 +169,8 @@ class Op:
             self._check_again(self.again)
         #: Is it recomputed only where an input is, or is a number, or broadcast?
         self.follows = follows
+        #: Is it recomputed from inputs that are kept for that?
+        self.gathers = gathers
         #: The inputs that the output may overwrite.
         self.may_alias = may_alias
         self._check_aliases()

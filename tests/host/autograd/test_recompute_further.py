@@ -62,7 +62,7 @@ def by_columns(x, first, gate, norm, last):
 
 #: With the bytes that need not be kept.
 RUNS = {mlp: 2 * 512, dropped: 512, dropped_by_rows: 512, masked: 512, in_16_bits: 256, windows: 512, one_row: 512,
-        by_hand: 2 * 512, gates: 2 * 512, halves: 512, by_columns: 512}
+        by_hand: 2 * 512, gates: 2 * 512, halves: 512 + 768, by_columns: 2 * 512}
 
 
 def made_layers():
