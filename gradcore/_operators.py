@@ -12,6 +12,8 @@ from gradcore.engine.autocast import raised
 from gradcore.engine.dispatch import operator
 from gradcore.engine.owners import upload
 from gradcore.engine.value import Value
+from gradcore.engine.views import become
+from gradcore.functional.overwritten import is_better_remade
 from gradcore.ops import elementwise, movement, pointwise
 from gradcore.ops.in_place import IN_PLACE
 
@@ -56,6 +58,16 @@ def _given(op: Any, turned: str) -> Any:
     """The same, for an operator that also takes a NumPy array on the right."""
     def method(self: Any, other: Any) -> Any:
         return NotImplemented if _yields(other, turned) else op(self, beside(self, other))
+
+    return method
+
+
+def _summed(in_place: Any, op: Any, turned: str) -> Any:
+    """The method of an operator that adds in place."""
+    def method(self: Any, other: Any) -> Any:
+        if is_better_remade(self, other):
+            return become(self, op(self, other))
+        return NotImplemented if _yields(other, turned) else in_place(self, other)
 
     return method
 
@@ -129,8 +141,8 @@ class Operators(Value):
     __rlshift__, __rrshift__ = map(_turned, (pointwise.bitwise_left_shift, pointwise.bitwise_right_shift))
 
     # Where one yields, Python calls the operator that is not in place.
-    __iadd__, __isub__, __imul__, __itruediv__ = (_plain(IN_PLACE[op], f"__r{name}__") for op, name in (
-        ("add", "add"), ("sub", "sub"), ("mul", "mul"), ("div", "truediv")))
+    __iadd__, __isub__ = (_summed(IN_PLACE[op.name], op, f"__r{op.name}__") for op in (elementwise.add, elementwise.sub))
+    __imul__, __itruediv__ = (_plain(IN_PLACE[op], f"__r{name}__") for op, name in (("mul", "mul"), ("div", "truediv")))
     __ipow__, __ifloordiv__, __imod__ = (_plain(IN_PLACE[op], f"__r{name}__") for op, name in (
         ("pow", "pow"), ("floor_divide", "floordiv"), ("remainder", "mod")))
     __iand__, __ior__, __ixor__, __ilshift__, __irshift__ = (_plain(IN_PLACE[f"bitwise_{op}"], f"__r{name}__") for op, name in (

@@ -121,7 +121,7 @@ def build_node(call: Call, plan: KeepPlan, args: tuple[Any, ...], outputs: Any, 
                     follows = plan.follows and state.recompute
         if follows and (depth := _depth(call, plan.beside, args, edges, outputs[0])):
             node.recipe = _recipe(node, args, outputs, aux, edges, depth, saved)
-    elif plan.gathers and packing is None and state.recompute:
+    elif plan.gathers and packing is None and state.recompute and (not plan.follows or _any_remade(edges)):
         _gather(node, args, outputs, edges)
     return node
 
@@ -152,7 +152,7 @@ def _residual(node: Node, slot: Slot, args: tuple[Any, ...], outputs: Any, aux: 
             return value
         edge = edges[index]
         # Bytes that another node keeps, as of a view of what its node keeps, cost nothing.
-        if edge is not None and not value.storage.block.keeps and _is_remade(value, edge) and local.state.packing is None and (
+        if edge is not None and not value.storage.block.keeps and is_remade(value) and local.state.packing is None and (
                 found := again(edge[0].recipe, edge[1], edge, None, name)) is not None:
             return found
         return keep(value, edge, None, node.id, name)
@@ -162,10 +162,19 @@ def _residual(node: Node, slot: Slot, args: tuple[Any, ...], outputs: Any, aux: 
     return keep(made, None, index if kind == OUTPUT else len(outputs) + index, node.id, name)
 
 
-def _is_remade(value: Value, edge: Edge) -> bool:
-    """Has its node a recipe for it, and is it still what that makes?"""
-    recipe = edge[0].recipe
-    return recipe is not None and edge[1] < recipe.plan.makes and not value.storage.version
+def _any_remade(edges: list[Any]) -> bool:
+    for edge in edges:  # noqa: SIM110 - sums are many, and a generator takes three times as long
+        if edge is not None and edge[0].recipe is not None:
+            return True
+    return False
+
+
+def is_remade(value: Value) -> bool:
+    """Has a tensor's node a recipe for it, and is it still what that makes?"""
+    if value.edge is None or value.storage.version:
+        return False
+    recipe = value.edge[0].recipe
+    return recipe is not None and value.edge[1] < recipe.plan.makes
 
 
 def _depth(call: Call, inputs: tuple[int, ...], args: tuple[Any, ...], edges: list[Any], output: Value) -> int:
@@ -243,7 +252,7 @@ def _gather(node: Node, args: tuple[Any, ...], outputs: Any, edges: list[Any]) -
         elif made:
             # What no op has made is gathered in every step.
             before = True
-        if storage not in whole and (edge is None or (made and not _is_remade(value, edge))):
+        if storage not in whole and (edge is None or (made and not is_remade(value))):
             whole[storage] = storage.block.requested
             if not storage.block.keeps:
                 more += storage.block.requested

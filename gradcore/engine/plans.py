@@ -55,11 +55,11 @@ class KeepPlan:
         self.makes = len(call.specs) if call.op.view else 1
         #: The inputs that it reads, and the node would not keep otherwise.
         self.beside = found.beside
-        #: Is the output recomputed where that takes nothing but what is kept; only where a residual is recomputed, too; or from
-        #: inputs that are kept in its place?
-        self.gathers = call.op.gathers
-        self.cheap = self.again is not None and not self.gathers and (not call.op.follows or call.uneven)
-        self.follows = self.again is not None and not self.gathers and not self.cheap
+        #: Is the output recomputed where that takes nothing but what is kept; only where an input is recomputed, too; or from
+        #: inputs that are kept in its place, as those of a sum are, whose rules read none?
+        self.cheap = self.again is not None and not call.op.gathers and (not call.op.follows or call.uneven)
+        self.follows = call.op.follows and not self.cheap
+        self.gathers = call.op.gathers or (self.follows and not self.slots)
 
 
 def _on_copies(flat: tuple[int, ...], several: bool, rule: BoundRule, ends: tuple[int, ...]) -> NodeRule:

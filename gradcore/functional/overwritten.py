@@ -7,7 +7,9 @@ from functools import wraps
 from typing import Any
 
 from gradcore.arguments import with_name
+from gradcore.engine.node import is_remade
 from gradcore.engine.state import local
+from gradcore.engine.value import Value
 from gradcore.engine.views import become, seen_alone
 from gradcore.ops import movement
 
@@ -26,6 +28,16 @@ def overwritten(function: Callable[..., Tensor], input: Tensor, *args: Any) -> T
         return become(input, function(input, *args))
     kept = movement.clone(input) if input.requires_grad else input
     return movement.copy_(input, function(kept, *args))
+
+
+def is_better_remade(input: Tensor, other: Tensor) -> bool:
+    """Is it better to let ``input`` become its sum with ``other`` than to add that in place? If both are kept or recomputed in
+    backward anyway, the sum can be recomputed, too, which is often what the next layer keeps."""
+    edge = input.edge
+    if edge is None or edge[0].recipe is None or not local.state.grad or not isinstance(other, Value) or (
+            other.spec.shape != input.spec.shape or other.spec.dtype != input.spec.dtype):
+        return False
+    return (other.storage.block.keeps > 0 or is_remade(other)) and is_remade(input) and seen_alone(input)
 
 
 def overwriting(function: Callable[..., Tensor]) -> Callable[..., Tensor]:

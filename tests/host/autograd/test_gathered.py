@@ -1,4 +1,4 @@
-"""What ``cat`` puts together is recomputed from its parts, where keeping these takes less memory."""
+"""What ``cat`` puts together, and sums, are recomputed from their operands, where keeping these takes less memory."""
 
 from __future__ import annotations
 
@@ -131,6 +131,81 @@ def test_a_constant_that_each_step_gathers_is_no_reason() -> None:
         del aside
     # Those of steps before are forgotten.
     assert len(leaf.storage.gathered) <= 2
+
+
+class Block(nn.Module):
+    """A residual block, whose sum is made in place or not."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Conv2d(4, 4, 3, padding=1, bias=False) for _ in range(2))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(4) for _ in range(2))
+        self.how = how
+        self.relu = nn.ReLU(inplace=how != "anew")
+
+    def forward(self, x: Any) -> Any:
+        y = self.norms[1](self.second(self.relu(self.norms[0](self.first(x)))))
+        if self.how == "in place":
+            y += x
+        elif self.how == "taken off":
+            y -= x
+        else:
+            y = y + x
+        return self.relu(y)
+
+
+@pytest.mark.parametrize("how", ["anew", "in place", "taken off"])
+def test_of_residual_blocks_every_fourth_sum_is_kept(how: str) -> None:
+    x = gradcore.randn(2, 4, 8, 8)
+    sizes, found = [], []
+    for again in (True, False):
+        gradcore.manual_seed(0)
+        net = nn.Sequential(nn.Conv2d(4, 4, 1), *(Block(how) for _ in range(8)))
+        weights = list(net.parameters())
+        with gradcore.recompute(again):
+            loss = net(x).square().mean()
+        sizes.append(gradcore.graph(loss).nbytes)
+        slopes = gradcore.autograd.grad(loss, weights, create_graph=True)
+        second = gradcore.autograd.grad(sum((g * g).sum() for g in slopes), weights)
+        found.append([g.tolist() for g in (*slopes, *second)])
+    assert found[0] == found[1]
+    # The input, what the first convolution and two in each block return, and two of the blocks' sums.
+    assert sizes[0] // x.nbytes == 1 + 1 + 8 * 2 + 2 and sizes[1] // x.nbytes >= 8 * 4
+
+
+def test_an_operand_of_a_sum_may_be_written_to() -> None:
+    found = []
+    for again in (True, False):
+        leaf = gradcore.full((3,), 2.0, requires_grad=True)
+        with gradcore.recompute(again):
+            x = leaf * 1
+            aside = x * x
+            y = functional.gelu(leaf) + x
+            z = (y * y).sum()
+        assert (y.grad_fn.recipe is not None) == again
+        del aside
+        with gradcore.no_grad():
+            x.zero_()
+        z.backward()
+        found.append(leaf.grad.tolist())
+    assert found[0] == found[1]
+
+
+def test_who_shares_what_is_added_to_sees_the_sum() -> None:
+    leaf = gradcore.full((3,), 2.0, requires_grad=True)
+    kept = leaf * 1
+    aside = kept * kept
+    x = y = functional.gelu(leaf)
+    was = x.storage.serial
+    x += kept
+    assert x is y and x.storage.serial != was
+    x = functional.gelu(leaf)
+    view, was = x[:2], x.storage.serial
+    x += kept
+    assert x.storage.serial == was and view.tolist() == y[:2].tolist()
+    (x * y).sum().backward()
+    assert leaf.grad.tolist() == gradcore.autograd.grad(((functional.gelu(leaf) + leaf) ** 2).sum(), leaf)[0].tolist()
+    del aside
 
 
 def test_what_a_graph_keeps_for_it_is_listed() -> None:
