@@ -62,6 +62,31 @@ def mobile(library: Any, *, width: int = 32, layers: int = 4) -> Any:
                          *(Block() for _ in range(layers)), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 10))
 
 
+def resnet(library: Any, *, width: int = 16, blocks: int = 3) -> Any:
+    """Three stages of residual blocks, with sums and activations in place (He et al., arXiv:1512.03385)."""
+    nn = library.nn
+
+    class Block(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self, given: int, made: int) -> None:
+            super().__init__()
+            stride = made // given
+            self.first = nn.Sequential(nn.Conv2d(given, made, 3, stride, 1, bias=False), nn.BatchNorm2d(made),
+                                       nn.ReLU(inplace=True))
+            self.second = nn.Sequential(nn.Conv2d(made, made, 3, 1, 1, bias=False), nn.BatchNorm2d(made))
+            self.aside = nn.Identity() if stride == 1 else nn.Sequential(nn.Conv2d(given, made, 1, stride, bias=False),
+                                                                         nn.BatchNorm2d(made))
+            self.relu = nn.ReLU(inplace=True)
+
+        def forward(self, x: Any) -> Any:
+            y = self.second(self.first(x))
+            y += self.aside(x)
+            return self.relu(y)
+
+    widths = [width, *(width * 2 ** k for k in range(3) for _ in range(blocks))]
+    return nn.Sequential(nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True),
+                         *map(Block, widths, widths[1:]), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], 10))
+
+
 def densenet(library: Any, *, growth: int = 12, layers: int = 8) -> Any:
     """Each layer reads what all before it in its block have returned (Huang et al., arXiv:1608.06993)."""
     nn = library.nn
@@ -102,5 +127,6 @@ KEPT = {
     "llama": Workload("Llama of 4 layers, width 256", llama, 4, (256,), (256,), 1000, "Adam", ADAM, 1, tokens=1000),
     "encoder": Workload("encoder of 4 layers, width 256", encoder, 4, (256,), (256,), 1000, "Adam", ADAM, 1, tokens=1000),
     "mobile": Workload("4 inverted bottlenecks, 3x32x32", mobile, 32, (3, 32, 32), (), 10, "Adam", ADAM, 1),
+    "resnet": Workload("ResNet-20, 3x32x32", resnet, 32, (3, 32, 32), (), 10, "Adam", ADAM, 1),
     "densenet": Workload("DenseNet of 3 x 8 layers, growth 12, 3x32x32", densenet, 32, (3, 32, 32), (), 10, "Adam", ADAM, 1),
 }

@@ -1,5 +1,5 @@
 """Bytes kept for backward, compared with PyTorch: ``python -m bench.peak [--models small large cnn gpt llama encoder mobile
-densenet]``.
+resnet densenet]``.
 
 Ours come from the log: allocated bytes of distinct buffers that nodes keep when backward begins. PyTorch's are counted
 through ``torch.autograd.graph.saved_tensors_hooks``: distinct storages, rounded to 512 bytes as its CUDA allocator
