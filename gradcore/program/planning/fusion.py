@@ -75,7 +75,8 @@ def _is_loss_with_slopes(loss: Instruction, one: Instruction, slopes: Instructio
 def _is_gelu_with_slopes(again: Instruction, products: Instruction, slopes: Instruction) -> bool:
     """gelu recomputed for the gradient of a linear layer, that gradient, and the gradient of gelu."""
     return ((again.op, products.op, slopes.op) == ("gelu", "linear_grad", "gelu_grad")
-            and products.operands[1].buffer == again.outputs[0].buffer and len(products.outputs) > 1
+            # Under create_graph a checkpoint also makes again what the gradient of the input alone does not read.
+            and not _unread(products.operands[1:2], again.outputs[0]) and len(products.outputs) > 1
             and slopes.operands == (products.outputs[0], again.operands[0]) and slopes.attrs == again.attrs)
 
 
@@ -85,7 +86,7 @@ def _is_norm_again_with_slopes(op: str, again: Instruction, products: Instructio
     # Layer norm is recomputed from its statistics, and RMS norm computes its own again.
     same = again.operands if op == "rms_norm" else (*again.operands[:2], *again.operands[3:])
     return ((again.op, products.op, slopes.op) == (AGAIN[op], "linear_grad", f"{op}_grad")
-            and products.operands[1].buffer == again.outputs[0].buffer and len(products.outputs) > 1
+            and not _unread(products.operands[1:2], again.outputs[0]) and len(products.outputs) > 1
             and slopes.operands[:len(same) + 1] == (products.outputs[0], *same)
             and dict(slopes.attrs).get("dims") == dict(again.attrs).get("dims")
             # The launch without it reads no rows.
