@@ -170,6 +170,9 @@ class resumed:
 
     def __exit__(self, *exc: object) -> None:
         local.state.autocast = self._around
+        if self._region is not None:
+            # As at the end of a region: a checkpoint inside keeps it for its second run, which makes casts of its own.
+            self._region.casts.clear()
         note(self._around is not None)
 
 

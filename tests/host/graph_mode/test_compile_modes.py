@@ -10,6 +10,7 @@ import pytest
 
 import gradcore
 from gradcore import nn
+from gradcore.utils.checkpoint import checkpoint
 
 
 def both(run: Callable[[Callable[[Any], Any]], Any]) -> tuple[Any, Any, Any]:
@@ -112,6 +113,20 @@ def test_a_program_keeps_no_casts_of_the_region_that_it_was_traced_in() -> None:
 
     before = gradcore.memory_allocated()
     assert [live() - before for _ in range(3)] == [0, 0, 0] and double.programs
+
+
+def test_a_module_with_a_checkpoint_is_replayed_in_a_region() -> None:
+    found = []
+    for wrap in (lambda f: f, gradcore.compile):
+        gradcore.manual_seed(0)
+        block, head = nn.Linear(4, 4), nn.Linear(4, 2)
+        f = wrap(lambda x, block=block, head=head: head(checkpoint(block, x, use_reentrant=False)))
+        for k in range(3):
+            with gradcore.autocast("cpu", dtype=gradcore.bfloat16):
+                loss = f(gradcore.ones(2, 4) * k).float().square().sum()
+            loss.backward()
+            found.append((loss.item(), [p.grad.tolist() for p in (*block.parameters(), *head.parameters())]))
+    assert found[:3] == found[3:] and len(f.programs) == 1, f.traces
 
 
 SETS: dict[str, tuple[Callable[[Any], Any], Callable[[], Any], Any, Any, str]] = {
