@@ -22,7 +22,7 @@ from gradcore.program.replaying.capture import CapturedReplay
 from gradcore.program.tracing.building import Builder
 from gradcore.program.tracing.recorder import Recorded, Recorder, busy
 from gradcore.program.tracing.templates import Templates, rebuilt
-from gradcore.program.tracing.trace import Trace
+from gradcore.program.tracing.trace import Trace, read_afresh
 from gradcore.program.tracing.trace_log import BEYOND
 from gradcore.program.tracing.tracing import as_forward
 from gradcore.spec import TensorSpec
@@ -75,8 +75,9 @@ class _Ready:
     arena: Callable[[], Arena]
     followed: Followed
     stages: list[_Stage]
-    #: For each part: the captured buffers that it reads.
+    #: For each part: the captured buffers that it reads; and those that it reads as the parts before it did.
     reads: list[set[int]]
+    rereads: list[set[int]]
     #: The captured storages, by buffer.
     storages: dict[int, Any]
 
@@ -135,13 +136,14 @@ class Chain:
                 raise TraceError("the graphs cannot be executed: " + "; ".join(whole.obstacles))
             found = plan(whole.program)
             ready = _Ready(found, functools.cache(partial(Arena.of, self.device, found.nbytes, whole.program)),
-                           Followed(whole, [p.recorder.log for p in parts]), [], [], whole.storages)
+                           Followed(whole, [p.recorder.log for p in parts]), [], [], [], whole.storages)
             start = given = made = 0
             for count, p, script in zip(counts, parts, scripts, strict=True):
                 given += len(p.inputs)
                 part = _part_of(whole, slice(start, start + count), given, slice(made, made + len(p.examples)), script)
                 ready.stages.append(_Stage(part, found, ready.arena))
                 ready.reads.append({x.buffer for i in part.program.instructions for x in i.tensors()} & whole.storages.keys())
+                ready.rereads.append(ready.reads[-1] - read_afresh(part.program.instructions, whole.storages))
                 start, made = start + count, made + len(p.examples)
             for p in parts:
                 p.examples, p.inputs, p.held = [], [], []
@@ -208,7 +210,7 @@ class Chain:
             return
         earlier = set().union(*ready.reads[:part])
         self._stale |= {b for b in earlier if ready.storages[b].version != self._held[b]}
-        if self.parts[part].backward and (found := self._stale & ready.reads[part]):
+        if self.parts[part].backward and (found := self._stale & ready.rereads[part]):
             raise ModifiedInPlace(f"{ready.followed.name(min(found))}, which {self.name(part)} reads, has been modified by an "
                                   "inplace operation since the graphs before it read it: execute again from the first graph on")
 

@@ -20,7 +20,7 @@ from gradcore.program.planning.plan import Plan
 from gradcore.program.program import Program
 from gradcore.program.replaying.capture import replay_of
 from gradcore.program.replaying.replay import Replay
-from gradcore.program.tracing.trace import Trace
+from gradcore.program.tracing.trace import Trace, read_afresh
 from gradcore.program.tracing.trace_log import TraceLog
 
 #: The name of the nodes of compiled calls.
@@ -40,10 +40,11 @@ class Differentiable:
         self._capture = capture
         self.needed = needed_cotangents(self.program)
         specs = self.program.read_later
-        #: The positions of the inputs that the second part reads or writes.
-        self._read = [k for k, x in enumerate(self.program.inputs) if x.buffer in specs]
-        #: The captured buffers that it reads or writes.
-        self._later = [(b, specs[b]) for b in trace.storages if b in specs]
+        present = read_afresh(self.program.instructions[self.program.split:], trace.storages)
+        #: The positions of the inputs that the second part reads as they were in the first.
+        self._read = [k for k, x in enumerate(self.program.inputs) if x.buffer in specs.keys() - present]
+        #: The captured buffers that it reads so.
+        self._later = [(b, specs[b]) for b in trace.storages if b in specs.keys() - present]
 
     def run(self, inputs: list[Any]) -> list[Any]:
         """The results; those that had a graph in the traced run have one, if gradients are recorded."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from gradcore.devices.storage import Storage
+from gradcore.devices.turns import is_shared
 from gradcore.engine.node import Leaf
 from gradcore.events import Invocation
-from gradcore.program.program import Operand, Program
+from gradcore.program.program import Instruction, Operand, Program
 
 
 @dataclass
@@ -73,3 +74,16 @@ class Trace:
         found = {x.buffer: leaf for leaf, x in self.left if x is not None and leaf in freed}
         return {b.index: found[b.index] for b in self.program.made()
                 if b.index in found and b.first >= freed[found[b.index]]}
+
+
+def read_afresh(backward: Iterable[Instruction], storages: Mapping[int, Storage]) -> set[int]:
+    """The buffers in which a backward wants what is there when it runs, and not what forward has read there.
+
+    A checkpoint's second run draws from a generator again, and writes to running statistics before anything else reads them.
+    """
+    first: dict[int, bool] = {}
+    for i in backward:
+        written = {x.buffer for x in i.targets()}
+        for x in i.tensors():
+            first.setdefault(x.buffer, x.buffer in written)
+    return {b for b, writes in first.items() if writes} | {b for b, storage in storages.items() if is_shared(storage)}

@@ -40,6 +40,18 @@ def statistics_in_a_checkpoint_are_written_once(wrap: Wrap) -> Any:
     return seen
 
 
+def what_a_checkpoint_writes_again_may_be_written_before(wrap: Wrap) -> Any:
+    """By another call whose gradient waits, or, as the generator's state is, by any op that draws numbers."""
+    gradcore.manual_seed(0)
+    block, seen = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Dropout(0.5)), []
+    f = wrap(lambda x: checkpoint(block, x, use_reentrant=False))
+    for k in range(4):
+        x = gradcore.arange(8.0).view(4, 2) * k
+        (f(x).sum() + nn.functional.dropout(f(x + 1)).square().sum()).backward()
+        seen.append((block[1].running_mean.tolist(), block[0].weight.grad.tolist(), gradcore.get_rng_state().tolist()))
+    return seen
+
+
 #: What the function below adds to.
 TOTALS: list[Any] = []
 
@@ -181,7 +193,8 @@ def views_of_gradients(wrap: Wrap) -> Any:
 
 @pytest.mark.parametrize("run", [
     attributes_that_come_and_go, attributes_of_functions, views_of_gradients, hooks_run_once,
-    statistics_in_a_checkpoint_are_written_once, a_backward_of_ones_own_writes_once, options_of_children,
+    statistics_in_a_checkpoint_are_written_once, what_a_checkpoint_writes_again_may_be_written_before,
+    a_backward_of_ones_own_writes_once, options_of_children,
     a_gradient_that_was_a_tensor_that_is_read, a_gradient_that_was_an_argument, a_wrapper_that_reads_groups],
     ids=lambda run: run.__name__)
 def test_as_in_an_eager_run(run: Callable[[Wrap], Any]) -> None:

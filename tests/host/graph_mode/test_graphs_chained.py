@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import gradcore
 from gradcore import nn
 from gradcore.errors import TraceError
 from gradcore.events import Launch, Mark
+from gradcore.utils.checkpoint import checkpoint
 from tests.conftest import raises
 from tests.host.graph_mode.test_compile import data
 from tests.host.graph_mode.test_graphs import chain
@@ -154,3 +156,24 @@ def test_inputs_of_another_device_or_in_other_memory_than_traced_are_refused() -
         graph.execute(*[gradcore.ones(2, device="meta")] * 2)
     with raises(TraceError, "with input 1 sharing another input's memory, but got separate ones: trace it again"):
         graph.execute(gradcore.ones(2), gradcore.ones(2))
+
+
+def test_numbers_may_be_drawn_between_the_graphs_of_a_checkpoint() -> None:
+    model = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
+    run = partial(checkpoint, model, use_reentrant=False)
+    x = gradcore.arange(6.0).view(3, 2)
+    graph = gradcore.trace(run, x)
+    loss = gradcore.trace(lambda h: h.square().sum(), graph.outputs)
+    slopes = gradcore.gradients(loss, wrt=[model[0].weight])
+    for k in range(3):
+        found = []
+        norm = {name: b.clone() for name, b in model[1].named_buffers()}
+        for chained in (False, True):
+            gradcore.manual_seed(k)
+            model[1].load_state_dict(norm, strict=False)
+            h = graph.execute(x * k) if chained else run(x * k)
+            between = gradcore.rand(3).tolist()
+            total = loss.execute() if chained else h.square().sum()
+            g, = slopes.execute() if chained else gradcore.autograd.grad(total, model[0].weight)
+            found.append((between, total.item(), g.tolist(), [b.tolist() for b in model[1].buffers()], gradcore.rand(1).item()))
+        assert found[0] == found[1]
