@@ -62,6 +62,23 @@ def test_a_replay_that_raises_leaves_no_gradient_behind(first: bool, logged: boo
     assert compiled[2].programs
 
 
+def test_nor_that_of_a_backward_before_what_raises() -> None:
+    model, x = nn.Linear(4, 3), gradcore.ones(2, 4)
+
+    @gradcore.compile
+    def step(first: Any, second: Any) -> None:
+        model.zero_grad()
+        for y in (first, second):
+            nn.functional.cross_entropy(model(x), y).backward()
+
+    good, bad = gradcore.zeros(2, dtype=gradcore.int64), gradcore.full((2,), 99)
+    for _ in range(3):
+        step(good, good.clone())
+    with pytest.raises(IndexError, match="Target 99"):
+        step(good, bad)
+    assert [p.grad for p in model.parameters()] == [None, None]
+
+
 @pytest.mark.parametrize("name", ["Adam", "NAdam", "ASGD", "SGD"])
 def test_an_update_before_what_raises_is_counted(name: str) -> None:
     good, bad = gradcore.zeros(4, dtype=gradcore.int64), gradcore.full((4,), 99)
