@@ -21,9 +21,10 @@ from gradcore.program.replaying.arena import ALIGNED
 from gradcore.program.watching.stored import Place
 from gradcore.spec import TensorSpec
 
-#: The part of a thread's state that decides what a function computes; the rest only says what bytes are attributed to.
+#: The part of a thread's state that decides what a function computes; the rest only says what bytes are attributed to, and
+#: which writes count.
 _STATE = [name for name in State.__slots__ if name not in ("scope", "site", "node", "launch", "placed", "remade", "sweep",
-                                                             "watch", "__weakref__")]
+                                                             "bare", "watch", "__weakref__")]
 _MODES = attrgetter(*_STATE)
 #: What a key begins with; see :func:`modes`.
 _NAMES = (*_STATE, "default dtype", "default device")

@@ -80,6 +80,18 @@ def a_backward_of_ones_own_writes_once(wrap: Wrap) -> Any:
     return seen
 
 
+def a_call_in_the_forward_of_a_function(wrap: Wrap) -> Any:
+    """As that of a checkpoint with use_reentrant, for which it is one without a graph."""
+    model, seen = nn.Sequential(nn.Linear(2, 3), nn.GELU()), []
+    f = wrap(model)
+    for k in range(4):
+        x = gradcore.arange(4.0).view(2, 2).mul(k).requires_grad_()
+        model.zero_grad()
+        checkpoint(f, x, use_reentrant=True).square().sum().backward()
+        seen.append((x.grad.tolist(), [p.grad.tolist() for p in model.parameters()]))
+    return seen
+
+
 def a_gradient_that_was_a_tensor_that_is_read(wrap: Wrap) -> Any:
     w, buffer = nn.Parameter(gradcore.tensor([1.0, 2.0])), gradcore.tensor([10.0, 20.0])
     f, seen = wrap(lambda x: ((w * x).sum().backward(), buffer * 1)[1]), []
@@ -194,7 +206,7 @@ def views_of_gradients(wrap: Wrap) -> Any:
 @pytest.mark.parametrize("run", [
     attributes_that_come_and_go, attributes_of_functions, views_of_gradients, hooks_run_once,
     statistics_in_a_checkpoint_are_written_once, what_a_checkpoint_writes_again_may_be_written_before,
-    a_backward_of_ones_own_writes_once, options_of_children,
+    a_backward_of_ones_own_writes_once, a_call_in_the_forward_of_a_function, options_of_children,
     a_gradient_that_was_a_tensor_that_is_read, a_gradient_that_was_an_argument, a_wrapper_that_reads_groups],
     ids=lambda run: run.__name__)
 def test_as_in_an_eager_run(run: Callable[[Wrap], Any]) -> None:
