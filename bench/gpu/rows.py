@@ -97,15 +97,14 @@ def usable() -> bool:
     return True
 
 
-def chosen(every: int) -> list[tuple[int, Any, Any]]:
-    """Numbered calls: every ``every``-th, and at least one of each op and dtype."""
-    met: set[Any] = set()
-    found = []
-    for k, (row, dtype) in enumerate(calls()):
-        if k % every == 0 or (row.op, dtype) not in met:
-            met.add((row.op, dtype))
-            found.append((k, row, dtype))
-    return found
+def chosen(every: int) -> list[tuple[Any, Any]]:
+    """One call of each op and dtype, then every ``every``-th of all, without these: time may run out before the last."""
+    firsts: dict[Any, int] = {}
+    every_call = list(calls())
+    for k, (row, dtype) in enumerate(every_call):
+        firsts.setdefault((row.op, dtype), k)
+    taken = {*firsts.values()}
+    return [every_call[k] for k in (*firsts.values(), *(k for k in range(0, len(every_call), every) if k not in taken))]
 
 
 def main() -> None:
@@ -121,12 +120,12 @@ def main() -> None:
     runner = SimpleNamespace(libraries=True, sanitize=exact, falling=False)
     with open(path, "a") as log:
         asked = chosen(every)
-        for at, (k, row, dtype) in enumerate(asked):
+        for k, (row, dtype) in enumerate(asked):
             # NumPy's own kernels compute in 16 bits where ours compute in float32.
             if k < start or (not on_gpu and is_floating(np.dtype(dtype)) and np.dtype(dtype).itemsize == 2):
                 continue
             if until and time.time() > until:
-                print(json.dumps({"left": len(asked) - at}), file=log, flush=True)
+                print(json.dumps({"left": len(asked) - k}), file=log, flush=True)
                 break
             name = f"{row} {np.dtype(dtype).name}"
             print(json.dumps({"call": k, "name": name}), file=log, flush=True)

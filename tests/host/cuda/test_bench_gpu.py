@@ -308,6 +308,20 @@ def test_a_launch_and_a_product_are_made_again_without_the_python_before_them(mo
 
 
 @without_cupy
+@pytest.mark.parametrize("every", [1, 60])
+def test_every_op_and_dtype_is_tried_before_time_runs_out(every):
+    """Calls in 16 bits are listed last, and the second run on an H200 ended before it came to them."""
+    from bench.gpu.rows import chosen
+    from tests.host.cuda.cuda_rows import calls
+
+    listed, asked = calls(), [(row, dtype) for row, dtype in chosen(every)]
+    kinds = list(dict.fromkeys((row.op, dtype) for row, dtype in listed))
+    assert [(row.op, dtype) for row, dtype in asked[:len(kinds)]] == kinds
+    assert len({(id(row), dtype) for row, dtype in asked}) == len(asked)
+    assert {id(row) for row, dtype in listed[::every]} <= {id(row) for row, dtype in asked}
+
+
+@without_cupy
 def test_a_runner_takes_kernels_of_other_tables():
     """The given kernels are compared: a planted error is detected."""
     from bench.gpu.rows import HostCopy
