@@ -116,7 +116,8 @@ class Session:
                 with self._as_on_a_gpu():
                     done = call(blocks, threads, False, pointers)
             if not done:
-                self.card.fault(f"{instance}: threads wait where others never come")
+                self.card.fault(f"{instance}: threads wait where others never come, or meet by other calls or without some of "
+                                "their warp")
 
         return run
 

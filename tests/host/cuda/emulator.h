@@ -127,7 +127,8 @@ STATE bool apart;
 
 static __attribute__((noinline)) void stop(State state) {
     unsigned me = running;
-#ifndef __SANITIZE_THREAD__
+#if !defined(__SANITIZE_THREAD__) && !defined(CONTRACTED)
+    // An optimizing compiler makes several calls of one.
     char *low = stacks + me * STACK, *high = low + STACK;
     places[me] = 0;
     for (char** frame = (char**)__builtin_frame_address(0); (char*)frame > low && (char*)frame < high; frame = (char**)frame[0])
@@ -244,10 +245,11 @@ const unsigned* sizes(void (*)(A...)) {
 }
 
 // Each thread of a warp may read what the others stored here after all have arrived. Two buffers alternate: a thread that
-// writes the first one again knows that all others have left it.
+// writes the first one again knows that all others have left it. All arrive, so all must be in the mask.
 template <typename T>
-uint64_t* exchange(T v) {
+uint64_t* exchange(T v, unsigned mask) {
     static_assert(sizeof(T) <= 8);
+    apart |= mask != 0xffffffff;
     unsigned me = threadIdx.x;
     uint64_t* room = slots[turns[me] ^= 1];
     std::memcpy(&room[me], &v, sizeof v);
@@ -258,16 +260,16 @@ uint64_t* exchange(T v) {
 }  // namespace emulator
 
 static void __syncthreads() { emulator::stop(emulator::AT_BLOCK); }
-static void __syncwarp() {
+static void __syncwarp(unsigned mask = 0xffffffff) {
     emulator::ordering[threadIdx.x / 32] = true;
-    emulator::exchange(0);
+    emulator::exchange(0, mask);
 }
 static void __threadfence() { watch_fence(); }
 static void __threadfence_system() { watch_fence(); }
 
 template <typename T>
-T __shfl_sync(unsigned, T v, int lane) {
-    uint64_t* room = emulator::exchange(v);
+T __shfl_sync(unsigned mask, T v, int lane) {
+    uint64_t* room = emulator::exchange(v, mask);
     std::memcpy(&v, &room[(threadIdx.x & ~31u) + lane], sizeof v);
     return v;
 }
@@ -275,8 +277,8 @@ T __shfl_sync(unsigned, T v, int lane) {
 template <typename T>
 T __shfl_xor_sync(unsigned mask, T v, int other) { return __shfl_sync(mask, v, (threadIdx.x & 31) ^ other); }
 
-static unsigned __ballot_sync(unsigned, int vote) {
-    uint64_t* room = emulator::exchange((uint64_t)(vote != 0));
+static unsigned __ballot_sync(unsigned mask, int vote) {
+    uint64_t* room = emulator::exchange((uint64_t)(vote != 0), mask);
     unsigned found = 0;
     for (unsigned i = 0; i < 32; ++i) found |= (unsigned)(room[(threadIdx.x & ~31u) + i] == 1) << i;
     return found;
@@ -311,8 +313,18 @@ static unsigned long long __umul64hi(unsigned long long a, unsigned long long b)
     return (unsigned long long)((unsigned __int128)a * b >> 64);
 }
 static unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((unsigned long long)a * b >> 32); }
-// Compiled without contraction, so each operation rounds.
-static float __fmul_rn(float a, float b) { return a * b; }
-static float __fadd_rn(float a, float b) { return a + b; }
-static double __dmul_rn(double a, double b) { return a * b; }
-static double __dadd_rn(double a, double b) { return a + b; }
+// No part of a fused multiply-add, which the compiler makes of other products and sums if it is told to: it does not see where
+// an operand comes from, and where a result goes.
+template <typename T>
+static T unseen(T x) {
+#if defined(__x86_64__)
+    asm("" : "+x"(x));
+#else
+    asm("" : "+w"(x));
+#endif
+    return x;
+}
+static float __fmul_rn(float a, float b) { return unseen(unseen(a) * unseen(b)); }
+static float __fadd_rn(float a, float b) { return unseen(unseen(a) + unseen(b)); }
+static double __dmul_rn(double a, double b) { return unseen(unseen(a) * unseen(b)); }
+static double __dadd_rn(double a, double b) { return unseen(unseen(a) + unseen(b)); }

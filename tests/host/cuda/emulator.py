@@ -31,8 +31,12 @@ from tests.host.cuda.fake_cublas import FakeLt
 
 HEADER = Path(__file__).parent / "emulator.h"
 #: A misaligned access ends a kernel on a GPU, and here the process, with a message that has the line.
-COMPILER = ["g++", "-std=c++17", "-Og", "-fno-omit-frame-pointer", "-ffp-contract=off", "-shared", "-fPIC", "-fpermissive",
-            "-fvisibility=hidden", "-w", "-fsanitize=alignment", "-fno-sanitize-recover=alignment"]
+COMPILER = ["g++", "-std=c++17", "-fno-omit-frame-pointer", "-shared", "-fPIC", "-fpermissive", "-fvisibility=hidden", "-w",
+            "-fsanitize=alignment", "-fno-sanitize-recover=alignment"]
+#: Each product and each sum is rounded, or, as by NVRTC, the compiler makes fused multiply-adds of them.
+ROUNDED = ["-Og", "-ffp-contract=off"]
+CONTRACTED = ["-O1", "-fexpensive-optimizations", "-ffp-contract=fast", "-DCONTRACTED",
+              *(["-mfma"] if platform.machine() == "x86_64" else [])]
 #: Checks as calls compile faster than inline ones.
 SANITIZED = ["-g1", "-fsanitize=address", "--param", "asan-instrumentation-with-call-threshold=0"]
 #: For watch.h, which takes the calls that the library of this sanitizer otherwise would. Accesses are neither joined nor split.
@@ -132,11 +136,16 @@ class Emulator:
     """Replaces ``gpu_launch.launch`` and ``clear``; ``library`` multiplies matrices.
 
     As long as a family is not compiled, it only notes which instances are needed, and runs nothing.
+
+    With ``contracted``, by default if ``GRADCORE_CONTRACTED=1``, a product and a sum become a fused multiply-add where the
+    compiler sees both, as on a GPU: results that must have the same bits in two kernels may not depend on it.
     """
 
-    def __init__(self, folder: Path, sanitize: bool = False, watch: str = "") -> None:
+    def __init__(self, folder: Path, sanitize: bool = False, watch: str = "",
+                 contracted: bool = os.environ.get("GRADCORE_CONTRACTED") == "1") -> None:
         self.folder = folder
         self.sanitize = sanitize
+        self.contracted = contracted
         #: What looks at every access: ``races`` or ``traffic``, if anything.
         self.watch = watch
         #: The traffic of each launch.
@@ -198,7 +207,8 @@ class Emulator:
         """What a library is made of: the compiler's options, the code of the kernels, and that of what looks at accesses."""
         # In an anonymous namespace, so that kernels' shared arrays can be collected in one section.
         code = [HEADER.read_text(), "namespace {", source_of(family) if source is None else source, "}"]
-        options = [*COMPILER, *(SANITIZED if self.sanitize else []), *(WATCHED if self.watch else [])]
+        options = [*COMPILER, *(CONTRACTED if self.contracted else ROUNDED), *(SANITIZED if self.sanitize else []),
+                   *(WATCHED if self.watch else [])]
         watch = [HEADER.with_name(name).read_text() for name in (f"{self.watch}.cpp", "watch.h")] if self.watch else []
         return options, code, watch
 
@@ -231,7 +241,8 @@ class Emulator:
         call.restype = ctypes.c_bool
         with subnormals_as_zero():
             arrived = call(blocks, threads, self.falling, pointers)
-        assert arrived, f"{instance}: threads wait where others never come, or meet by other calls"
+        assert arrived, (f"{instance}: threads wait where others never come, or meet by other calls or without some of their "
+                         "warp")
 
         if self.watch:
             library.watch_result.restype = ctypes.c_char_p

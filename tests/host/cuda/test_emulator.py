@@ -57,6 +57,13 @@ extern "C" __global__ void ended(int* out, int by) {
     votes = __popc(__ballot_sync(0xffffffffu, 1));
     out[threadIdx.x] = votes + __shfl_xor_sync(0xffffffffu, lane, by);
 }
+extern "C" __global__ void some(int* out, unsigned mask) { out[threadIdx.x] = __shfl_sync(mask, (int)threadIdx.x, 3); }
+extern "C" __global__ void square_and(const float* x, const float* y, float* out) {
+    out[threadIdx.x] = x[threadIdx.x] * x[threadIdx.x] + y[threadIdx.x];
+}
+extern "C" __global__ void rounded(const float* x, const float* y, float* out) {
+    out[threadIdx.x] = __fadd_rn(x[threadIdx.x] * x[threadIdx.x], y[threadIdx.x]);
+}
 struct alignas(16) Four { float of[4]; };
 extern "C" __global__ void packed(const Four* x, Four* out) { out[threadIdx.x] = x[threadIdx.x]; }
 extern "C" __global__ void product(const float* x, const float* y, float* out) {
@@ -73,7 +80,7 @@ extern "C" __global__ void summed(const int* x, int* out) {
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory):
     emulator = Emulator(tmp_path_factory.mktemp("planted"))
-    emulator.wanted["planted"] = {"shift", "reversed", "parted", "met", "ended", "product", "summed", "packed"}
+    emulator.wanted["planted"] = {"shift", "reversed", "parted", "met", "ended", "product", "summed", "packed", "some"}
     emulator.libraries["planted"] = emulator._compile("planted", PLANTED)
     return emulator
 
@@ -132,6 +139,34 @@ def test_threads_that_exchange_by_different_calls_fail(planted):
     planted.launch("planted", "met", 1, 64, (out.cupy(), np.int32(0)))
     with pytest.raises(AssertionError, match="or meet by other calls"):
         planted.launch("planted", "met", 1, 64, (out.cupy(), np.int32(1)))
+
+
+def test_an_exchange_between_some_threads_of_a_warp_fails(planted):
+    """The emulator lets all of them arrive, and a GPU only those in the mask."""
+    out = arrays(32)[1]
+    planted.launch("planted", "some", 1, 32, (out.cupy(), np.uint32(0xffffffff)))
+    assert (out.array == 3).all()
+    with pytest.raises(AssertionError, match="or without some of their warp"):
+        planted.launch("planted", "some", 1, 32, (out.cupy(), np.uint32(0xffff)))
+
+
+def fuses():
+    """Has this machine fused multiply-adds?"""
+    listed = Path("/proc/cpuinfo")
+    return platform.machine() == "aarch64" or (listed.exists() and " fma " in listed.read_text())
+
+
+@pytest.mark.skipif(not fuses(), reason="the processor has no fused multiply-adds")
+@pytest.mark.parametrize("contracted", [False, True])
+def test_a_product_is_fused_with_a_sum_if_asked_to_but_where_the_kernel_rounds(contracted, tmp_path):
+    emulator = Emulator(tmp_path, contracted=contracted)
+    emulator.wanted["planted"] = {"square_and", "rounded"}
+    emulator.libraries["planted"] = emulator._compile("planted", PLANTED)
+    x, y = np.full(4, 1 + 2.0**-12, np.float32), np.full(4, -1 - 2.0**-11, np.float32)
+    for name, rest in (("square_and", 2.0**-24 if contracted else 0), ("rounded", 0)):
+        out = Copy(np.ones(4, np.float32))
+        emulator.launch("planted", name, 1, 4, (Copy(x).cupy(), Copy(y).cupy(), out.cupy()))
+        assert out.array.tolist() == [rest] * 4
 
 
 @pytest.mark.parametrize("by", [3, 16])
