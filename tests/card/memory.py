@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from ctypes import c_int, c_size_t, c_uint, c_void_p
 from typing import Any
 
-from tests.card.entries import COPY, FAULT, FILL, INVALID, NO_MEMORY, entry, put
+from tests.card.entries import COPY, FAULT, FILL, INVALID, NO_MEMORY, UNSUPPORTED, entry, put
 
 BYTES, PAGE = 8 << 30, 512
 
@@ -35,6 +35,9 @@ class Memory:
         return any(start <= address and address + nbytes <= start + size for start, (size, _) in self.device.items())
 
     def mine(self) -> int:
+        raise NotImplementedError
+
+    def captures(self, stream: int | None) -> bool:
         raise NotImplementedError
 
     def ends(self, captured: Collection[int] = ()) -> int:
@@ -100,6 +103,9 @@ class Memory:
             # Kind 4: the driver infers the direction from the addresses.
             if nbytes and kind != 4 and device != self.holds(address, nbytes):
                 return self.fault(f"a copy of kind {kind} between {to:#x} and {source:#x}, {nbytes} bytes", INVALID)
+        host = {1: source, 2: to}.get(kind)
+        if host is not None and nbytes and self.captures(stream) and not self._locked(host):
+            return self.fault(f"a copy at {host:#x}, in pageable memory, is captured, to be made at each launch", UNSUPPORTED)
         if kind == 1 and not self._locked(source):
             # Staged, so that the host may change the source from now on.
             staged = ctypes.create_string_buffer(ctypes.string_at(source, nbytes), nbytes)

@@ -99,6 +99,10 @@ class Streams(Memory):
         """The stream that this thread is capturing, 0 for none."""
         return self._capturing.get(threading.get_ident(), 0)
 
+    def captures(self, stream: int | None) -> bool:
+        """Is this stream being captured?"""
+        return self.streams.get(stream or 0) is not None
+
     def captured(self) -> set[int]:
         """The streams that any thread is capturing."""
         return set(self._capturing.values())
@@ -234,7 +238,7 @@ class Streams(Memory):
 
     @entry(c_void_p, c_void_p)
     def cudaStreamIsCapturing(self, stream: int | None, out: int) -> int:
-        put(out, c_int, int(self.streams.get(stream or 0) is not None))
+        put(out, c_int, int(self.captures(stream)))
         return 0
 
     @entry(c_void_p, c_void_p, c_ulonglong)

@@ -46,3 +46,21 @@ def test_a_copy_from_beyond_the_device_is_a_fault(card, by, many):
     box[slot // 8:slot // 8 + 6] = place, place + by, 2048, place, box.ctypes.data + slot + 64, 8
     made._asked_for("bring", session._copied(box.ctypes.data, 512, 4, 0, 2, 1, turn.ctypes.data))
     assert len(made.card.faults) == many
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+@pytest.mark.parametrize("back", [False, True])
+def test_a_captured_copy_needs_host_memory_that_stays(card, pinned, back):
+    """A graph reads and writes it at each launch, when pageable memory may be another's."""
+    made, place = card
+    stream, host, graph = (ctypes.c_uint64() for _ in range(3))
+    assert made.card.cudaStreamCreateWithFlags(ctypes.addressof(stream), 1) == 0
+    assert made.card.cudaHostAlloc(ctypes.addressof(host), 512, 1) == 0
+    pageable = np.zeros(64)
+    at = host.value if pinned else pageable.ctypes.data
+    ends = (at, place) if back else (place, at)
+    assert made.card.cudaMemcpyAsync(*ends, 512, 2 if back else 1, stream.value) == 0
+    assert made.card.cudaStreamBeginCapture(stream.value, 1) == 0
+    assert (made.card.cudaMemcpyAsync(*ends, 512, 2 if back else 1, stream.value) == 0) == pinned
+    assert made.card.cudaStreamEndCapture(stream.value, ctypes.addressof(graph)) == 0
+    assert len(made.card.faults) == (not pinned)
