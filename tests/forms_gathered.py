@@ -111,4 +111,4 @@ for _reduce in ("amax", "amin"):
     form(f"scatter_reduce:{_reduce} 0d", lambda t, x, i, y, r=_reduce: x.scatter_reduce(0, i, y, r), floats(),
          ints(high=1), floats())
     form(f"scatter_reduce:{_reduce} infinite", lambda t, x, i, y, r=_reduce: x.scatter_reduce(0, i, y, r, include_self=False),
-         floats(2), ints(3, given=(0, 0, 0)), floats(3, given=(math.inf, 1, -math.inf)), gradient=False)
+         floats(2), ints(3, given=(0, 0, 0)), floats(3, given=(math.inf, 1, -math.inf)), smooth=False)

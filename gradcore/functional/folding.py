@@ -135,8 +135,11 @@ def shared(flat: Tensor, found: Tensor) -> Tensor:
     """The element ``found`` of ``flat``, with a gradient that all elements equal to it share, as in ``amax``."""
     if not found.requires_grad:
         return found
-    same = elementwise.where(elementwise.eq(flat, found.detach()), flat, -math.inf)
-    return elementwise.where(elementwise.isnan(found), found, reduce.amax(same, dims=(0,), keepdim=False))
+    value = found.detach()
+    # By size, since -inf would not be larger than what stands for the others.
+    sign = 1 - 2 * movement.cast_to(elementwise.lt(value, 0), value.spec)
+    same = elementwise.where(elementwise.eq(flat, value), flat * sign, -math.inf)
+    return elementwise.where(elementwise.isnan(found), found, reduce.amax(same, dims=(0,), keepdim=False) * sign)
 
 
 def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:

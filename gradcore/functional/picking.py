@@ -301,12 +301,14 @@ def _extreme(input: Tensor, dim: int, index: Tensor, src: Tensor, largest: bool,
     scatter_by("scatter_reduce", partial(placing.extreme_along_, largest=largest), best, dim, index, given)
     if not (input.requires_grad or src.requires_grad):
         return best
-    # The mean of the winners, each minus its own value: it adds 0, and a gradient that the winners share.
+    # The mean of the winners, each minus its own value: it adds 0, and a gradient that the winners share. An infinite one is
+    # the value itself, since minus itself it is NaN.
     mine = elementwise.eq(own, best) if include_self else _untouched(own, dim, index)
     theirs = elementwise.eq(given, gather(best, dim, index))
     count = scatter_add(movement.cast_to(mine, input.spec), dim, index, movement.cast_to(theirs, input.spec))
+    own, given, best = (pointwise.nan_to_num(x, posinf=0.0, neginf=0.0) for x in (own, given, best))
     share = scatter_add(elementwise.where(mine, input - own, 0.0), dim, index, elementwise.where(theirs, src - given, 0.0))
-    return best + elementwise.where(elementwise.isfinite(best), share / count, 0.0)
+    return best + share / count
 
 
 def _worst(spec: TensorSpec, largest: bool) -> Any:

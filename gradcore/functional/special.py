@@ -134,8 +134,8 @@ def ndtri(input: Tensor) -> Tensor:
     upper, edge = elementwise.gt(input, 0.5), math.exp(-2)
     share = elementwise.where(upper, 1 - input, input)
     tail = elementwise.logical_and(elementwise.gt(share, 0), elementwise.lt(share, edge))
-    # 2p - 1 would have lost small p.
-    inside = elementwise.where(elementwise.lt(share, 0), math.nan, elementwise.where(tail, 0.5, input))
+    # 2p - 1 would have lost small p, also those below 0, which are moved away from it: erfinv and its slope are NaN there.
+    inside = elementwise.where(elementwise.lt(share, 0), share - 1, elementwise.where(tail, 0.5, input))
     middle = _special.erfinv(2 * inside - 1) * _ROOT_TWO
     least = float(np.finfo(input.spec.dtype).smallest_subnormal)
     z = elementwise.sqrt(-2 * elementwise.log(elementwise.clamp(share, least, edge)))

@@ -34,6 +34,8 @@ SAME: dict[str, Callable[[Any], Any]] = {
     "slope of median": lambda t: slope(t, t.median, 0.0, 1.0, 0.0),
     "slope of a median of ties": lambda t: slope(t, t.median, 3.0, 1.0, 3.0, 3.0, 7.0),
     "slope of a median of infinities": lambda t: slope(t, t.median, math.inf, math.inf, 2.0, math.inf),
+    "slope of a median of negative infinities": lambda t: tuple(
+        slope(t, f, -math.inf, 6.0, -math.inf, 5.0, -math.inf) for f in (t.median, t.nanmedian)),
     "median of nan": lambda t: t.tensor([1.0, math.nan, 2.0], requires_grad=True).median().detach(),
     "slope of 0 ** y": lambda t: slope(t, lambda y: 0 ** y, -1.0, 0.0, 2.0, math.inf, math.nan),
     "loss of a weighted infinite logit": lambda t: t.nn.functional.binary_cross_entropy_with_logits(
