@@ -7,7 +7,7 @@ from typing import Any
 from gradcore.engine.plans import OVERWRITTEN, Call, KeepPlan
 from gradcore.engine.recipes import spare
 from gradcore.engine.saved import Packed, Saved, keep
-from gradcore.engine.state import local
+from gradcore.engine.state import local, unwatching
 from gradcore.engine.value import alias
 from gradcore.engine.views import check_recorded_write
 from gradcore.errors import SpecError
@@ -35,7 +35,9 @@ def before_write(op: Op, call: Call, written: list[Any], edges: list[Any] | None
         return None
     for kind, index, name in plan.slots:
         if kind == OVERWRITTEN:
-            copied = clone(alias(written[0], None))
+            # A selective checkpoint keeps no copy: the op that writes runs again, with the copy that it needs.
+            with unwatching():
+                copied = clone(alias(written[0], None))
             # It has the edge of what was written to, whose node recomputes what that was before the first write.
             copied.storage.version = written[0].storage.version
             return keep(copied, edges[index], None, number, name)

@@ -122,6 +122,14 @@ def test_a_kept_result_must_stay_as_it_is_unless_that_is_allowed() -> None:
     assert x.grad.tolist() == [12.0] * 3
 
 
+@pytest.mark.parametrize("kept", [["clone"], every(1)], ids=["clone", "all"])
+def test_the_copy_that_an_op_makes_of_what_it_overwrites_is_not_kept(kept: Any) -> None:
+    x = gradcore.full((3,), 2.0, requires_grad=True)
+    checkpoint(lambda x: (x * 2).add_(1).mul_(x), x, context_fn=keeping_results(kept)).sum().backward()
+    # Of (2 x + 1) x.
+    assert x.grad.tolist() == [9.0] * 3
+
+
 def test_what_a_policy_is_told() -> None:
     told = []
 
