@@ -177,6 +177,20 @@ def test_the_factor_of_an_input_may_be_written_to_before_backward():
     assert scale.grad.tolist() == [8] * 4 and weight.grad.tolist() == [[2] * 4] * 4
 
 
+@pytest.mark.parametrize("use", [functional.relu, functional.gelu, lambda h: functional.dropout(h, 0.5)])
+@pytest.mark.parametrize("make", [
+    lambda x: x.amax(1), lambda x: x.logsumexp(1), lambda x: gradcore.linalg.vector_norm(x, 3, 1)])
+def test_of_what_a_node_keeps_its_result_is_read_and_not_its_input(make, use):
+    found = []
+    for again in (True, False):
+        gradcore.manual_seed(0)
+        x, w = gradcore.randn(4, 8, requires_grad=True), gradcore.randn(4, requires_grad=True)
+        with gradcore.recompute(again):
+            (use(make(x * 1)) * w).sum().backward()
+        found.append((x.grad.tolist(), w.grad.tolist()))
+    assert found[0] == found[1]
+
+
 def second_derivatives(make):
     found = []
     for again in (True, False):
