@@ -24,8 +24,10 @@ def _roll_spec(x: TensorSpec, *, shifts: tuple[int, ...], dims: tuple[int, ...])
     return x.like()
 
 
-flip = op("flip", _flip_spec, x=lambda g, dims: flip(g, dims=dims), doc="The dimensions from their end to their start.")
+flip = op("flip", _flip_spec, x=lambda g, dims: flip(g, dims=dims), again=lambda x, dims: flip(x, dims=dims),
+          doc="The dimensions from their end to their start.")
 roll = op("roll", _roll_spec, x=lambda g, shifts, dims: roll(g, shifts=tuple(-n for n in shifts), dims=dims),
+          again=lambda x, shifts, dims: roll(x, shifts=shifts, dims=dims),
           doc="Element i moves to (i + shift) modulo the size of its dimension.")
 
 # -- diagonals ---------------------------------------------------------------------------------------------------------

@@ -115,12 +115,14 @@ view = op("view", _view_spec, view=True, x=lambda g, x_spec: reshape(g, x_spec.s
 permute = op("permute", _permute_spec, view=True,
              x=lambda g, dims: permute(g, dims=tuple(map(dims.index, range(len(dims))))),
              again=lambda x, dims: permute(x, dims=dims))
-expand = op("expand", _expand_spec, view=True, x=lambda g, x_spec: sum_to(g, to=x_spec))
+expand = op("expand", _expand_spec, view=True, x=lambda g, x_spec: sum_to(g, to=x_spec),
+            again=lambda x, shape: expand(x, shape=shape))
 # The gradient of what leaves nothing out, such as a new dimension, is a view.
 slice = op("slice", _slice_spec, view=True, x=lambda g, x_spec, index: reshape(g, x_spec.shape)
            if g.spec.numel == x_spec.numel else slice_grad(g, shape=x_spec.shape, index=index),
            again=lambda x, index: slice(x, index=index))
 slice_grad = op("slice_grad", _slice_grad_spec, dy=lambda g, index: slice(g, index=index),
+                again=lambda dy, shape, index: slice_grad(dy, shape=shape, index=index),
                 doc="Zeros of ``shape`` with dy at ``index``.")
 
 
@@ -323,6 +325,7 @@ embedding_unpadded = op("embedding_unpadded", _embedding_spec, contiguous=True,
                         doc="Rows of a table, with zeros for the one called padding.")
 take = op("take", _take_spec, contiguous=True,
           x=lambda g, index, x_spec, dim: take_grad(g, index, shape=x_spec.shape, dim=dim),
+          again=lambda x, index, attrs: take(x, index, **attrs),
           doc="Elements of ``dim`` at integer positions; with ``wrap`` negative ones count from the end.")
 take_grad = op("take_grad", _take_grad_spec, contiguous=True,
                dy=lambda g, index, dim: take(g, index, dim=dim),

@@ -238,7 +238,7 @@ def _group_norm_slopes(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, group
 
 
 group_norm = op("group_norm", _group_norm_spec, joint("x", "weight", "bias", **_SCALED)(_group_norm_rule), aux=("mean", "rstd"),
-                contiguous=True,
+                contiguous=True, again=lambda x, weight, bias, attrs: group_norm(x, weight, bias, **attrs),
                 doc="Groups of channels of [N, C, ...], shifted and scaled to mean 0 and variance 1, times weight, plus bias.")
 group_norm_grad = op("group_norm_grad", _group_norm_grad_spec, derived("dy", "x", "weight", "mean", "rstd")(_group_norm_slopes),
                      contiguous=True, outputs=("dx", "dweight", "dbias"))

@@ -194,6 +194,7 @@ addcmul = op("addcmul", _addcmul_spec, may_alias=("x", "y", "z"), signs=True,
              x=lambda g, x_spec: sum_to(g, to=x_spec),
              y=lambda g, z, y_spec, value: sum_to(_times(g * z, value), to=y_spec),
              z=lambda g, y, z_spec, value: sum_to(_times(g * y, value), to=z_spec),
+             again=lambda x, y, z, attrs: addcmul(x, y, z, **attrs),
              doc="x + value y z.")
 addcdiv = op("addcdiv", _addcdiv_spec, may_alias=("x", "y", "z"), signs=True,
              x=lambda g, x_spec: sum_to(g, to=x_spec),
