@@ -119,7 +119,8 @@ def test_nor_with_those_of_a_part_of_a_matrix_or_a_transposed_one(rows: int) -> 
 
 
 @pytest.mark.parametrize(("shape", "dims"), [((20_000, 4, 16), (0, 2)), ((3, 5000, 4, 20), (1, 3)), ((100, 5, 20, 100), (0, 2)),
-                                             ((50_000, 2, 2, 2), (0, 1, 3))], ids=str)
+                                             ((50_000, 2, 2, 2), (0, 1, 3)), ((300, 3, 7, 9), (0, 2, 3)),
+                                             ((20, 3, 64, 33), (0, 2, 3)), ((9, 2, 40, 5, 1009), (0, 2, 4))], ids=str)
 @pytest.mark.parametrize("transposed", [False, True], ids=["", "transposed"])
 def test_nor_with_that_of_several_dimensions_apart(shape: tuple[int, ...], dims: tuple[int, ...], transposed: bool) -> None:
     values = np.random.default_rng(0).uniform(1000, 1001, shape).astype(np.float32)

@@ -13,6 +13,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from gradcore.devices.host.kernel import Array, kernel
 from gradcore.devices.host.kernels import columns, depthwise
+from gradcore.devices.host.kernels.products import add_over
 from gradcore.devices.kernels import split_workspace
 from gradcore.spec import PIECE
 from gradcore.tiling import COLUMNS, Pair
@@ -125,7 +126,7 @@ def conv2d_weight_grad(dy: Array, x: Array, out: Array, *sums_and_workspace: Arr
                        padding: Pair, dilation: Pair, groups: int, bias: bool = False) -> None:
     *sums, workspace = sums_and_workspace
     for total in sums:
-        np.add.reduce(dy, axis=(0, 2, 3), out=total)
+        add_over(dy, (0, 2, 3), total)
     (o, c), size = shape[:2], shape[2:]
     if not x.size:
         out.fill(0)

@@ -27,6 +27,8 @@ _ROWS = 128
 #: The longest row that is summed as a product with ones, a few times as fast as NumPy's sum, which has smaller errors. Columns
 #: are summed so whatever their length, with smaller errors than NumPy's.
 _ROW = 1024
+#: The shortest row of which many are summed so before the sums are added.
+_SHORTEST = 16
 #: The least size of an array that is summed as rows of this length, then their sums.
 _MANY = 1 << 15
 
@@ -149,7 +151,7 @@ def add_over(x: Array, dims: tuple[int, ...], out: Array) -> None:
         np.matmul(x.reshape(-1, count), ones(count, x.dtype), out=target.reshape(-1))
     elif floats and target.size == 1 and x.flags.c_contiguous and _MANY <= x.size <= _ROW * (KEPT // 16):
         _add_all(x.reshape(-1), target)
-    elif not (floats and len(dims) > 1 and target.size and _add_blocks(x, dims, target)):
+    elif not (floats and len(dims) > 1 and target.size and (_add_planes(x, dims, target) or _add_blocks(x, dims, target))):
         np.add.reduce(x, axis=dims, out=target)
 
 
@@ -159,6 +161,34 @@ def _add_all(x: Array, out: Array) -> None:
         np.matmul(x[:whole].reshape(-1, _ROW), ones(_ROW, x.dtype), out=sums[:-1])
         sums[-1] = np.add.reduce(x[whole:])
         np.add.reduce(sums, out=out.reshape(()))
+
+
+def _add_planes(x: Array, dims: tuple[int, ...], out: Array) -> bool:
+    """The sums over the last dimensions, as of an image's planes, by products with ones; then the sums of these over the others.
+    False if the planes are small, or cannot be cut into equal rows, or if there are few of them."""
+    behind = x.ndim
+    while behind - 1 in dims:
+        behind -= 1
+    others = [d for d in dims if d < behind]
+    if not others or x.size < _MANY // 2 or not x.flags.c_contiguous:
+        return False
+    plane = math.prod(x.shape[behind:])
+    least = -(-plane // _ROW)
+    cuts = next((k for k in range(least, 2 * least + _SHORTEST) if plane % k == 0), plane)
+    row = plane // cuts
+    if row < _SHORTEST or x.size // row > KEPT // x.itemsize:
+        return False
+    longest = max(others, key=lambda d: x.shape[d])
+    with _lent_for(x, x.size // row) as room:
+        np.matmul(x.reshape(-1, row), ones(row, x.dtype), out=room)
+        sums = room.reshape(*x.shape[:behind], cuts).swapaxes(0, longest)
+        # By halves, since errors grow with the number of terms that are added one after the other.
+        while len(sums) > _ROWS:
+            half = len(sums) // 2
+            np.add(sums[:half], sums[-half:], sums[:half])
+            sums = sums[:-half]
+        np.add.reduce(sums.swapaxes(0, longest), axis=(*others, behind), out=out)
+    return True
 
 
 def _add_blocks(x: Array, dims: tuple[int, ...], out: Array) -> bool:
