@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
 import gradcore
 from gradcore import nn
-from gradcore.devices.host.kernels.indexing import LISTED, NARROW
+from gradcore.devices.host.kernels.folding import LISTED, NARROW, fold_rows
+from tests.host.ops.test_temporaries import SLACK
 
 RNG = np.random.default_rng(11)
 #: More positions than are looked at together, and than fill the last piece.
@@ -36,6 +39,33 @@ def test_sums_have_the_bits_of_a_loop(shape: tuple[int, ...], dim: int, dtype: s
         np.testing.assert_allclose(found, expected(x.astype("f8"), index, values.astype("f8"), dim), rtol=2e-3, atol=2e-2)
     else:
         np.testing.assert_array_equal(found, expected(x, index, values, dim))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("width", [33, NARROW - 1, NARROW])
+@pytest.mark.parametrize("how", ["rising", "mixed", "one", "rising at first", "some often"])
+def test_rows_of_groups_have_the_bits_of_a_loop(how: str, width: int, dtype: str) -> None:
+    index = RNG.integers(0, 300, 2 * COUNT)
+    if how == "rising":
+        index.sort()
+    elif how == "one":
+        index[:] = 7
+    elif how == "rising at first":
+        index[:COUNT].sort()
+    elif how == "some often":
+        index = np.minimum(RNG.geometric(0.05, len(index)) ** 2, 299)
+    x, values = (RNG.normal(size=(n, width)).astype(dtype) for n in (300, len(index)))
+    x[::3] = -0.0
+    values[::7, 1], values[3::7] = np.nan, -0.0
+    for name, fold in (("sum", np.add), ("amax", np.maximum)):
+        wanted = x.copy()
+        for place, row in zip(index, values, strict=True):
+            fold(wanted[place], row, out=wanted[place])
+        places = gradcore.tensor(index)
+        found = (gradcore.tensor(x).index_add(0, places, gradcore.tensor(values)) if name == "sum" else gradcore.tensor(
+            x).scatter_reduce(0, places[:, None].expand(values.shape), gradcore.tensor(values), name)).numpy()
+        np.testing.assert_array_equal(found, wanted)
+        np.testing.assert_array_equal(np.signbit(found[found == 0]), np.signbit(wanted[wanted == 0]))
 
 
 def test_positions_of_several_dimensions_count_from_both_ends() -> None:
@@ -136,3 +166,15 @@ def test_nothing_is_written_if_a_position_along_a_dimension_is_outside() -> None
             with pytest.raises(IndexError, match=f"index {last} is out of bounds for dimension with size 20"):
                 getattr(x, name)(0, gradcore.tensor(index), gradcore.ones(LONG, 2))
             assert not x.numpy().any()
+
+
+@pytest.mark.usefixtures("tracing")
+@pytest.mark.parametrize("places", [np.arange(9000) // 4, np.arange(9000) * 7 % 2500], ids=str)
+def test_groups_of_rows_take_no_memory_of_their_own(places: np.ndarray) -> None:
+    target, rows = np.zeros((2500, NARROW), "f4"), np.ones((9000, NARROW), "f4")
+    for _ in range(2):
+        before, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        fold_rows(np.add, target, places, rows)
+        most = tracemalloc.get_traced_memory()[1] - before
+    assert most <= SLACK

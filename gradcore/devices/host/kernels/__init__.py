@@ -8,7 +8,7 @@ Along dimensions: ``reductions``, ``ordering``, ``softmax``, ``norms``, ``batch_
 Products: ``products``, ``decompositions``, ``recurrent``; convolution is ``convolution`` over ``planes``, ``depthwise``, or
 ``columns``, and ``pooling`` is beside it.
 
-Further: ``movement`` and ``indexing``, ``random`` and ``sampling``, ``optimizers``.
+Further: ``movement``, ``indexing`` and ``folding``, ``random`` and ``sampling``, ``optimizers``.
 """
 
 from gradcore.devices.host.kernels import (  # noqa: F401 - they register themselves

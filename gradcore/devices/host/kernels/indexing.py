@@ -11,23 +11,16 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.host.kernel import Array, cut, kernel, slices
+from gradcore.devices.host.kernels.folding import LISTED, NARROW, fold_rows, numbered
 from gradcore.devices.host.pointwise import is_repeated
 from gradcore.devices.host.scratch import lent
 from gradcore.devices.kernels import check_bounds, split_workspace
 from gradcore.spec import PIECE, contiguous_strides
 
-#: Positions that are made Python's integers at a time.
-LISTED = 1024
-#: The most elements at a position that are added one by one: NumPy takes 2 ns for each, and Python 0.5 us for a slice.
-NARROW = 256
-#: Two numbers as one, for which ``np.add.at`` takes as long: it adds complex numbers as so many pairs.
-_PAIRS = {np.dtype(np.float32): np.dtype(np.complex64), np.dtype(np.float64): np.dtype(np.complex128)}
 #: Bytes from line to line from which on a few elements of each are not added at a position at a time: that is slow for a cache.
 FAR = 2048
 #: Lines more than which, and elements to be copied for which, a look for runs of positions pays off.
 LINES, COPIED = 16, 4096
-#: Elements whose places are computed at a time.
-_PLACED = 3072
 #: Positions, with a value each, that are written to at a time: temporaries of 32 bytes each.
 _WRITTEN = 1536
 #: The same for arrays that need not be copied: with a temporary of 8 bytes each.
@@ -45,31 +38,6 @@ def positions(index: Array, length: int, workspace: Array, wrap: bool = False) -
         else:
             found[...] = index
     return found
-
-
-def _numbered(where: Array) -> Iterator[tuple[int, int]]:
-    """The number of each position and the position, in order. A list of all at once would take 36 bytes for each."""
-    flat = where.reshape(-1)
-    for first in range(0, flat.size, LISTED):
-        yield from enumerate(flat[first:first + LISTED].tolist(), first)
-
-
-def fold_rows(by: Any, target: Array, places: Array, rows: Array) -> None:
-    """Fold each of ``rows``, by np.add for example, into the row of ``target`` at its place: in order, so that sums are the
-    same in every run. The arrays are contiguous, and ``places`` has one dimension."""
-    pair = _PAIRS.get(target.dtype)
-    if by is np.add and pair and rows.dtype == target.dtype and target.shape[1] % 2 == 0:
-        target, rows = target.view(pair), rows.view(pair)
-    width = target.shape[1]
-    if width >= NARROW:
-        for k, place in _numbered(places):
-            row = target[place]
-            by(row, rows[k], out=row)
-    elif width:
-        flat, across, some = target.reshape(-1), np.arange(width), _PLACED // width
-        for part in slices(len(places), some):
-            # They have no name, under which they would stay while the next are computed.
-            by.at(flat, (places[part, None] * width + across).reshape(-1), rows[part].reshape(-1))
 
 
 def _runs(where: Array) -> list[tuple[slice, slice]]:
@@ -125,7 +93,7 @@ def take_grad(dy: Array, index: Array, out: Array, workspace: Array, *, shape: A
         _fold_lines(target.reshape(-1, tail), where.reshape(-1), source.reshape(-1, tail), shape[dim])
         return
     # One position at a time: positions may repeat, and a fixed order keeps sums the same from run to run.
-    for k, position in _numbered(where):
+    for k, position in numbered(where):
         target[:, position] += source[:, k]
 
 

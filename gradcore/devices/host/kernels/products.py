@@ -164,7 +164,7 @@ def _add_all(x: Array, out: Array) -> None:
 
 
 def _add_planes(x: Array, dims: tuple[int, ...], out: Array) -> bool:
-    """The sums over the last dimensions, as of an image's planes, by products with ones; then the sums of these over the others.
+    """The sums over the last dimensions, as of an image's planes, by products with ones; then those of these sums.
     False if the planes are small, or cannot be cut into equal rows, or if there are few of them."""
     behind = x.ndim
     while behind - 1 in dims:
