@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,9 @@ from gradcore.devices.host.kernels.extremes import extreme
 from gradcore.devices.host.kernels.products import column_sums
 from gradcore.devices.host.kernels.rectifiers import relu_grad
 from gradcore.devices.kernels import before, split_workspace, steps
+
+#: Numbers of the steps of which some functions are computed at once: they stay in a core's cache.
+_TOGETHER = 1 << 15
 
 
 def _rooms(workspace: Array, like: Array, *shapes: tuple[int, ...]) -> list[Any]:
@@ -85,6 +90,28 @@ def rnn_grad(dy: Array, out: Array, h0: Array, weight: Array, dgiven: Array, dwe
     _weight_gradient(dgiven, out, h0, backwards, dweight, product)
 
 
+def _together(count: int, step: int, backwards: bool) -> Iterable[slice]:
+    """Steps whose elementwise functions of what is known before them are computed at once, for ``step`` numbers each."""
+    some = max(_TOGETHER // max(step, 1), 1)
+    if 0 < count <= some:
+        return (slice(0, count),)
+    starts = range(0, count, some)
+    return (slice(start, min(start + some, count)) for start in (reversed(starts) if backwards else starts))
+
+
+@functools.lru_cache(maxsize=16)
+def _scales(size: int, dtype: np.dtype[Any]) -> tuple[Array, Array]:
+    """By gate: a half for those of sigmoids and 1 for tanh; and what it lacks of 1."""
+    half = np.full(4 * size, 0.5, dtype)
+    half[2 * size:3 * size] = 1
+    return half, np.subtract(1, half)
+
+
+def _quarters(x: Array, size: int) -> list[Array]:
+    """The parts of the four gates."""
+    return [x[..., k * size:(k + 1) * size] for k in range(4)]
+
+
 @kernel
 def lstm(given: Array, weight: Array, h0: Array, c0: Array, out: Array, last: Array, gates: Array, cells: Array,
          workspace: Array, *, backwards: bool) -> None:
@@ -92,27 +119,26 @@ def lstm(given: Array, weight: Array, h0: Array, c0: Array, out: Array, last: Ar
     h, c = h0, c0
     # Products with a contiguous matrix are nearly twice as fast as with a transposed view, so it is copied once.
     product, turned = _rooms(workspace, given, (batch, 4 * size), weight.shape[::-1])
-    turned[...] = weight.T
     room = product.reshape(-1)[:batch * size].reshape(batch, size)
-    for t in steps(len(given), backwards):
-        gate, h_next, c_next = gates[t], out[t], cells[t]
-        np.matmul(h, turned, product)
-        np.add(given[t], product, gate)
-        i, f, g, o = (gate[:, k * size:(k + 1) * size] for k in range(4))
-        # tanh for all four gates at once, since a sigmoid is a tanh of half the argument.
-        both = gate[:, :2 * size]
-        np.multiply(both, 0.5, both)
-        np.multiply(o, 0.5, o)
-        np.tanh(gate, gate)
-        for part in (both, o):
-            np.multiply(part, 0.5, part)
-            np.add(part, 0.5, part)
-        np.multiply(f, c, c_next)
-        np.multiply(i, g, room)
-        np.add(c_next, room, c_next)
-        np.tanh(c_next, h_next)
-        np.multiply(h_next, o, h_next)
-        h, c = h_next, c_next
+    # tanh for all four gates at once, since a sigmoid is 1/2 + 1/2 tanh of half the argument. Halves lose no bits.
+    half, rest = _scales(size, given.dtype)
+    np.multiply(weight.T, half, turned)
+    for some in _together(len(given), gates[:1].size, backwards):
+        np.multiply(given[some], half, gates[some])
+        i, f, g, o = _quarters(gates, size)
+        for t in range(some.start, some.stop)[::-1 if backwards else 1]:
+            gate, h_next, c_next = gates[t], out[t], cells[t]
+            np.dot(h, turned, product)
+            np.add(gate, product, gate)
+            np.tanh(gate, gate)
+            np.multiply(gate, half, gate)
+            np.add(gate, rest, gate)
+            np.multiply(f[t], c, c_next)
+            np.multiply(i[t], g[t], room)
+            np.add(c_next, room, c_next)
+            np.tanh(c_next, h_next)
+            np.multiply(h_next, o[t], h_next)
+            h, c = h_next, c_next
     last[...] = c
 
 
@@ -120,36 +146,38 @@ def lstm(given: Array, weight: Array, h0: Array, c0: Array, out: Array, last: Ar
 def lstm_grad(dy: Array, dlast: Array | None, gates: Array, cells: Array, out: Array, h0: Array, c0: Array, weight: Array,
               dgiven: Array, dweight: Array, dh0: Array, dc0: Array, workspace: Array, *, backwards: bool) -> None:
     batch, size = h0.shape
-    product, slopes, dh, bent = _rooms(workspace, weight, weight.shape, (batch, 4 * size), *[(batch, size)] * 2)
-    slope = slopes[:, 2 * size:3 * size]
+    product, slopes, dh, room = _rooms(workspace, weight, weight.shape, (batch, 4 * size), *[(batch, size)] * 2)
     dh0.fill(0)
     if dlast is None:
         dc0.fill(0)
     else:
         dc0[...] = dlast
-    for t in steps(len(out), not backwards):
-        d = dgiven[t]
-        (i, f, g, o), (di, df, dg, do) = ([x[:, k * size:(k + 1) * size] for k in range(4)] for x in (gates[t], d))
-        if dy is None:
-            dh[...] = dh0
-        else:
-            np.add(dy[t], dh0, dh)
-        np.tanh(cells[t], bent)
-        np.multiply(dh, bent, do)
-        np.multiply(dh, o, dh)
-        _times_tanh_slope(dh, bent, bent)
-        np.add(dc0, dh, dc0)
-        np.multiply(dc0, g, di)
-        np.multiply(dc0, before(t, cells, c0, backwards), df)
-        np.multiply(dc0, i, dg)
-        np.multiply(dc0, f, dc0)
-        # Slopes for all four gates at once as of sigmoids, then that of the tanh gate.
-        np.subtract(1, gates[t], slopes)
-        np.multiply(slopes, gates[t], slopes)
-        np.multiply(g, g, slope)
+    (i, f, g, o), (di, df, dg, do) = _quarters(gates, size), _quarters(slopes, size)
+    for some in _together(len(out), gates[:1].size, not backwards):
+        # Slopes for all four gates as of sigmoids, then that of the tanh gate.
+        those = dgiven[some]
+        slope = those[..., 2 * size:3 * size]
+        np.subtract(1, gates[some], those)
+        np.multiply(those, gates[some], those)
+        np.multiply(g[some], g[some], slope)
         np.subtract(1, slope, slope)
-        np.multiply(d, slopes, d)
-        np.matmul(d, weight, dh0)
+        for t in range(some.start, some.stop)[::1 if backwards else -1]:
+            if dy is None:
+                dh[...] = dh0
+            else:
+                np.add(dy[t], dh0, dh)
+            np.tanh(cells[t], room)
+            np.multiply(dh, room, do)
+            np.multiply(dh, o[t], dh)
+            _times_tanh_slope(dh, room, room)
+            np.add(dc0, dh, dc0)
+            np.multiply(dc0, g[t], di)
+            np.multiply(dc0, before(t, cells, c0, backwards), df)
+            np.multiply(dc0, i[t], dg)
+            np.multiply(dc0, f[t], dc0)
+            d = dgiven[t]
+            np.multiply(slopes, d, d)
+            np.dot(d, weight, dh0)
     _weight_gradient(dgiven, out, h0, backwards, dweight, product)
 
 
