@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.host.kernel import Array, kernel
+from gradcore.devices.host.kernels.elementary import inverse
 from gradcore.devices.host.pointwise import walk
 from gradcore.devices.host.scratch import over, scratched, spread, take_where
 
@@ -17,7 +18,9 @@ def pow(x: Any, y: Any, out: Array) -> None:
         # As in PyTorch.
         np.sqrt(x, out, casting="unsafe")
         if y < 0:
-            np.reciprocal(out, out)
+            inverse(out, out)
+    elif out.dtype.kind == "f" and not isinstance(y, np.ndarray) and y == 2 and x.dtype == out.dtype:
+        np.square(x, out)
     elif out.dtype.kind == "f" and not isinstance(y, np.ndarray) and y not in (0, 1, 2) and y % 1 == 0:
         over(_whole_float_power, (x, y), out, "x")
     elif out.dtype.kind in "iu" and isinstance(y, np.ndarray):
@@ -33,10 +36,10 @@ def _whole_float_power(x: Array, y: float, out: Array, t: Array) -> None:
         np.multiply(x, x, t)
         np.multiply(t, x, out)
     elif y == -1:
-        np.reciprocal(x, out)
+        inverse(x, out)
     elif y == -2:
         np.multiply(x, x, t)
-        np.reciprocal(t, out)
+        inverse(t, out)
     else:
         np.abs(x, t)
         np.power(t, y, t)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.host.kernel import Array, kernel
+from gradcore.devices.host.kernels.elementary import inverse
 from gradcore.devices.host.kernels.extremes import extreme
 from gradcore.devices.host.pointwise import is_repeated
 from gradcore.devices.host.scratch import keep_where, over, scratched, spread, take_where
@@ -47,11 +48,15 @@ def tanh_grad(dy: Array, x: Array, out: Array) -> None:
 
 @kernel
 def sigmoid(x: Array, out: Array) -> None:
-    # Where exp(-x) overflows the result is 0, which is right; by tanh it would be 0 below -17 already.
+    _one_and_exp(x, out)
+    inverse(out, out)
+
+
+def _one_and_exp(x: Array, out: Array) -> None:
+    """1 + exp(-x). Where that overflows, 1 divided by it is 0, which is right; by tanh it would be 0 below -17 already."""
     np.negative(x, out)
     np.exp(out, out)
     np.add(out, 1, out)
-    np.reciprocal(out, out)
 
 
 @kernel
@@ -86,8 +91,8 @@ def log1p_exp(x: Array, out: Array, u: Array, w: Array, lost: Array) -> None:
 
 @scratched("x")
 def silu(x: Array, out: Array, s: Array) -> None:
-    sigmoid(x, s)
-    np.multiply(s, x, out)
+    _one_and_exp(x, s)
+    np.divide(x, s, out)
 
 
 @scratched("xx")
@@ -125,7 +130,7 @@ def mish_grad(dy: Array, x: Array, out: Array, low: Array, e: Array, n: Array) -
     np.multiply(e, low, e)
     np.multiply(e, 4, e)
     np.add(n, 2, low)
-    np.reciprocal(low, low)
+    inverse(low, low)
     np.multiply(e, low, e)
     np.add(e, n, e)
     np.multiply(e, low, e)
