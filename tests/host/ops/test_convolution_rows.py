@@ -46,11 +46,24 @@ def test_rows_make_what_the_general_kernels_make(x: Any, weight: Any, padding: A
     fallen = []
     for op, *_ in calls:
         monkeypatch.setattr(host_columns, op.name, lambda *a, name=op.name, **k: fallen.append(name))
+    monkeypatch.setattr(own, "_short_rows", lambda *_: False)
     for (op, arrays, attrs), expected in zip(calls, wanted, strict=True):
         found = launched(op, arrays, attrs, own)
         if op.name not in fallen:
             np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 if dtype == "float64" else 1e-3)
     assert "conv2d" not in fallen or not x[0], "these are geometries for rows"
+
+
+@pytest.mark.parametrize(("x", "weight", "general"), [
+    ((2, 1, 28, 28), (8, 1, 3, 3), True), ((2, 6, 14, 14), (16, 6, 5, 5), True), ((1, 1, 28, 28), (8, 1, 3, 3), False),
+    ((2, 16, 28, 28), (16, 16, 3, 3), False)], ids=str)
+def test_short_rows_of_several_images_are_one_product(x: Any, weight: Any, general: bool,
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    fallen = []
+    monkeypatch.setattr(host_columns, "conv2d", lambda *a, **k: fallen.append(a))
+    launched(conv2d, [np.ones(x, "f4"), np.ones(weight, "f4"), None],
+             {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1}, own)
+    assert bool(fallen) == general
 
 
 #: x, kernel, stride, padding, dilation: one channel a group, in several pieces of channels, of images, and of rows.

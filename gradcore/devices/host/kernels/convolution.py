@@ -23,7 +23,6 @@ _NARROWEST = 8
 #: The least number of windows of an image for weight gradients: with fewer, the products for single images are too short.
 _SHORTEST = 256
 
-
 def _fitting_rows(room: int, stride: Pair, dilation: Pair, groups: int, kernel: Pair, row: int, rows: int, width: int) -> int:
     """Rows of results for which ``room`` elements of workspace and a core's cache suffice; 0 if another kernel is better."""
     if stride != (1, 1) or dilation[0] != 1 or groups != 1 or kernel == (1, 1) or width < _NARROWEST:
@@ -80,6 +79,12 @@ def _slow_by_products(result: Array, size: Pair, stride: Pair) -> bool:
     return size[0] > 1 and result.size >= PIECE and (large or small)
 
 
+def _short_rows(channels: int, out: int, size: Pair, width: int) -> bool:
+    """Does a product for each row of results take longer than what a product for several images takes: copies of all windows,
+    and one of the results? As measured: it has so many elements more to copy for a row."""
+    return width * (channels * (size[0] - 1) * size[1] + 3 * out + 40) <= 2300
+
+
 @kernel
 def conv2d(x: Array, weight: Array, bias: Array | None, out: Array, workspace: Array, *, stride: Pair, padding: Pair,
            dilation: Pair, groups: int) -> None:
@@ -93,7 +98,7 @@ def conv2d(x: Array, weight: Array, bias: Array | None, out: Array, workspace: A
         return
     matrix, room = _with_matrix(workspace, weight)
     most = _fitting_rows(room.size, stride, dilation, groups, size, size[1] * c * out.shape[3], *out.shape[2:])
-    if not most:
+    if not most or (len(x) > 1 and _short_rows(c, o, size, out.shape[3])):
         columns.conv2d(x, weight, bias, out, workspace, stride=stride, padding=padding, dilation=dilation, groups=groups)
         return
     matrix.reshape(o, *size, c)[...] = weight.transpose(0, 2, 3, 1)
