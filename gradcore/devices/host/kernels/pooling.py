@@ -72,13 +72,18 @@ def max_pool2d(x: Array, out: Array, index: Array, workspace: Array, *, kernel: 
     values, numbers = _pieces_of(workspace, out, index)
     index.fill(0)
     for o, where, xs in _blocks(out, index, x):
-        o.fill(-np.inf)
         parts = list(window_parts(xs, 0, rows, width, kernel, stride, padding, dilation))
+        later = parts
         if any(padding):
+            o.fill(-np.inf)
             # Each window starts with its first element inside the image, which may be the largest.
             for i, j, r, c, _ in reversed(parts):
                 where[:, r, c] = i * kernel[1] + j
-        for i, j, r, c, inside in parts:
+        else:
+            # Each window has its first element.
+            np.copyto(o, parts[0][-1])
+            later = parts[1:]
+        for i, j, r, c, inside in later:
             here = values[:inside.size].reshape(inside.shape)
             larger = numbers[:inside.size].reshape(inside.shape)
             here[...] = inside
@@ -188,9 +193,14 @@ def _scale(block: Array, image: Pair, kernel: Pair, stride: Pair, padding: Pair,
 def avg_pool2d(x: Array, out: Array, *, kernel: Pair, stride: Pair, padding: Pair, ceil_mode: bool, count_pad: bool,
                divisor: int | None) -> None:
     rows, width = out.shape[2:]
-    out.fill(0)
     for o, xs in _blocks(out, x):
-        for _, _, r, c, inside in window_parts(xs, 0, rows, width, kernel, stride, padding, (1, 1)):
+        parts = window_parts(xs, 0, rows, width, kernel, stride, padding, (1, 1))
+        if any(padding) or not o.size:
+            o.fill(0)
+        else:
+            # Each window has its first element.
+            np.copyto(o, next(parts)[-1])
+        for _, _, r, c, inside in parts:
             np.add(o[:, r, c], inside, o[:, r, c])
         _scale(o, x.shape[2:], kernel, stride, padding, count_pad, divisor)
 
@@ -200,13 +210,17 @@ def avg_pool2d_grad(dy: Array, out: Array, workspace: Array, *, shape: Any, kern
                     ceil_mode: bool, count_pad: bool, divisor: int | None) -> None:
     rows, width = dy.shape[2:]
     room = workspace.view(dy.dtype)
+    apart = stride[0] >= kernel[0] and stride[1] >= kernel[1]
     out.fill(0)
     for g, dx in _blocks(dy, out):
         scaled = room[:g.size].reshape(g.shape)
         scaled[...] = g
         _scale(scaled, shape[2:], kernel, stride, padding, count_pad, divisor)
         for _, _, r, c, inside in window_parts(dx, 0, rows, width, kernel, stride, padding, (1, 1)):
-            np.add(inside, scaled[:, r, c], inside)
+            if apart:
+                np.copyto(inside, scaled[:, r, c])
+            else:
+                np.add(inside, scaled[:, r, c], inside)
 
 
 #: The most rows or columns of a cell that are added one after the other: a reduction has a cost for each of its results.
