@@ -69,18 +69,29 @@ def frac(x: Array, out: Array, t: Array) -> None:
     np.subtract(x, t, out)
 
 
-@scratched("xxii?")
-def lerp(x: Array, y: Array, weight: Any, out: Array, t: Array, u: Array, bits: Array, room: Array, mask: Array) -> None:
+@kernel
+def lerp(x: Array, y: Array, weight: Any, out: Array) -> None:
+    if isinstance(weight, np.ndarray) and weight.size == 1 and weight.dtype == out.dtype:
+        weight = weight.reshape(-1)[0]
+    if isinstance(weight, np.ndarray):
+        over(_lerp_by, (x, y, weight), out, "xxii?")
+    else:
+        over(_lerp, (x, y), out, "x", weight=weight)
+
+
+def _lerp(x: Array, y: Array, out: Array, t: Array, *, weight: Any) -> None:
     # From the end that is nearer.
     np.subtract(y, x, t)
-    if not isinstance(weight, np.ndarray):
-        if abs(weight) < 0.5:
-            np.multiply(t, weight, t)
-            np.add(x, t, out)
-        else:
-            np.multiply(t, 1 - weight, t)
-            np.subtract(y, t, out)
-        return
+    if abs(weight) < 0.5:
+        np.multiply(t, weight, t)
+        np.add(x, t, out)
+    else:
+        np.multiply(t, 1 - weight, t)
+        np.subtract(y, t, out)
+
+
+def _lerp_by(x: Array, y: Array, weight: Array, out: Array, t: Array, u: Array, bits: Array, room: Array, mask: Array) -> None:
+    np.subtract(y, x, t)
     np.less(np.abs(weight, u), 0.5, mask)
     spread(mask, bits)
     np.subtract(1, weight, u)

@@ -209,6 +209,10 @@ def hardswish_grad(dy: Array, x: Array, out: Array, t: Array, bits: Array, room:
     keep_where(bits, t, out)
 
 
+#: How many times as many elements there are than slopes that are looked at before a call.
+_FEWER = 16
+
+
 def _number(x: Any) -> Any:
     """An operand, as a number if it is the same for all elements."""
     return x.flat[0].item() if isinstance(x, np.ndarray) and x.size and is_repeated(x) else x
@@ -219,6 +223,11 @@ def leaky_relu(x: Array, slope: Any, out: Array) -> None:
     slope = _number(slope)
     if not isinstance(slope, np.ndarray) and 0 < slope <= 1:
         over(_leaky, (x,), out, "x", slope=slope)
+    elif isinstance(slope, np.ndarray) and slope.dtype == x.dtype == out.dtype and 0 < _FEWER * slope.size <= x.size and (
+            slope.min() > 0 and slope.max() <= 1) and not np.may_share_memory(x, out):
+        # One for each channel.
+        np.multiply(x, slope, out)
+        np.maximum(x, out, out=out)
     else:
         # Not as a sum of both parts, of which one may be 0 times infinity.
         over(_leaky_by, (x, slope), out, "xii?")
