@@ -32,13 +32,6 @@ def _sigmoid(x: Array) -> None:
     np.add(x, 0.5, x)
 
 
-def _times_sigmoid_slope(x: Array, gate: Array, room: Array) -> None:
-    """x *= gate (1 - gate)"""
-    np.multiply(x, gate, x)
-    np.subtract(1, gate, room)
-    np.multiply(x, room, x)
-
-
 def _times_tanh_slope(x: Array, value: Array, room: Array) -> None:
     """x *= 1 - value^2"""
     np.multiply(value, value, room)
@@ -211,24 +204,32 @@ def gru_grad(dy: Array, gates: Array, out: Array, h0: Array, weight: Array, dgiv
     batch, size = h0.shape
     product, dh, room, to_input = _rooms(workspace, weight, weight.shape, (batch, size), (batch, size), out.shape)
     dh0.fill(0)
-    for t in steps(len(out), not backwards):
-        r, z, n, from_state = (gates[t][:, k * size:(k + 1) * size] for k in range(4))
-        dr, dz, dn = (dgiven[t][:, k * size:(k + 1) * size] for k in range(3))
-        np.add(dy[t], dh0, dh)
-        np.subtract(before(t, out, h0, backwards), n, dz)
-        np.multiply(dz, dh, dz)
-        _times_sigmoid_slope(dz, z, room)
-        np.subtract(1, z, dn)
-        np.multiply(dn, dh, dn)
-        _times_tanh_slope(dn, n, room)
-        np.multiply(dn, from_state, dr)
-        _times_sigmoid_slope(dr, r, room)
-        # The slopes of what the state gives differ from those of what is given in this gate alone.
-        to_input[t] = dn
-        np.multiply(dn, r, dn)
-        np.multiply(dh, z, dh)
-        np.matmul(dgiven[t], weight, dh0)
-        np.add(dh0, dh, dh0)
+    r, z, n, from_state = _quarters(gates, size)
+    both, to_both, to_n = gates[..., :2 * size], dgiven[..., :2 * size], dgiven[..., 2 * size:]
+    to_r, to_z = to_both[..., :size], to_both[..., size:]
+    for some in _together(len(out), gates[:1].size, not backwards):
+        # The slopes of the sigmoids and of tanh.
+        np.subtract(1, both[some], to_both[some])
+        np.multiply(to_both[some], both[some], to_both[some])
+        np.multiply(n[some], n[some], to_n[some])
+        np.subtract(1, to_n[some], to_n[some])
+        for t in range(some.start, some.stop)[::1 if backwards else -1]:
+            dr, dz, dn, zs = to_r[t], to_z[t], to_n[t], z[t]
+            np.add(dy[t], dh0, dh)
+            np.subtract(before(t, out, h0, backwards), n[t], room)
+            np.multiply(room, dh, room)
+            np.multiply(dz, room, dz)
+            np.subtract(1, zs, room)
+            np.multiply(room, dh, room)
+            np.multiply(dn, room, dn)
+            np.multiply(dn, from_state[t], room)
+            np.multiply(dr, room, dr)
+            # The slopes of what the state gives differ from those of what is given in this gate alone.
+            to_input[t] = dn
+            np.multiply(dn, r[t], dn)
+            np.multiply(dh, zs, dh)
+            np.dot(dgiven[t], weight, dh0)
+            np.add(dh0, dh, dh0)
     _weight_gradient(dgiven, out, h0, backwards, dweight, product)
     column_sums(dgiven.reshape(-1, dgiven.shape[2]), dbias)
-    dgiven[:, :, 2 * size:] = to_input
+    to_n[...] = to_input
