@@ -27,16 +27,26 @@ _WRITTEN = 1536
 _WRITTEN_AT_ONCE = 6144
 
 
-def positions(index: Array, length: int, workspace: Array, wrap: bool = False) -> Array:
-    """Positions counted from the front; with ``wrap`` negative ones count from the end. Raises IndexError for one outside."""
+def _counted(index: Array, length: int) -> bool:
+    """Are all positions inside and counted from the front? False also for large ones of a dtype without a sign."""
+    # As such, negative numbers are large ones.
+    return int(index.view(f"u{index.itemsize}").max()) < min(length, 1 << 8 * index.itemsize - 1)
+
+
+def positions(index: Array, length: int, workspace: Array, wrap: bool = False, copied: bool = False) -> Array:
+    """Positions counted from the front, perhaps the index itself unless they are to be ``copied``; with ``wrap`` negative ones
+    count from the end. Raises IndexError for one outside."""
     found: Array = split_workspace(workspace, (index.size, np.dtype(np.int64)))[0].reshape(index.shape)
-    if index.size:
-        low, high = int(index.min()), int(index.max())
-        check_bounds(low, high, length, wrap)
-        if low < 0:
-            np.remainder(index, length, found)
-        else:
-            found[...] = index
+    if not index.size:
+        return found
+    if _counted(index, length):
+        if index.dtype == found.dtype and not copied:
+            return index
+        found[...] = index
+        return found
+    low = int(index.min())
+    check_bounds(low, int(index.max()), length, wrap)
+    np.remainder(index, length, found, dtype=found.dtype)
     return found
 
 
@@ -143,8 +153,10 @@ def _pieces(shape: Any, index: Array, dim: int, most: int, wrap: bool = False) -
     """
     if not index.size:
         return
-    low = int(index.min())
-    check_bounds(low, int(index.max()), shape[dim], wrap)
+    low = 0
+    if not _counted(index, shape[dim]):
+        low = int(index.min())
+        check_bounds(low, int(index.max()), shape[dim], wrap)
     steps = contiguous_strides(shape)
     with lent(min(most, index.size), np.dtype(np.int64)) as room:
         for at in cut(index.shape, most):
@@ -182,7 +194,7 @@ def take_along_grad(dy: Array, index: Array, out: Array, workspace: Any = None, 
 
 @kernel
 def put_(x: Array, index: Array, values: Array, workspace: Array, *, dim: int, wrap: bool = True) -> None:
-    where = positions(index, x.shape[dim], workspace, wrap)
+    where = positions(index, x.shape[dim], workspace, wrap, copied=True)
     source = np.broadcast_to(values, (*x.shape[:dim], *index.shape, *x.shape[dim + 1:]))
     first = range(index.ndim)
     # In order: of repeated positions the last wins.
