@@ -11,12 +11,25 @@ from gradcore.devices.host.halves import convert
 from gradcore.devices.host.kernel import HOST_KERNELS, Array, kernel
 from gradcore.devices.kernels import basic_view, turned
 
+#: Numbers that are made at a time.
+_MADE = 2048
+
 
 @kernel
 def arange(start: Any, step: Any, out: Array, *, length: int, dtype: Any) -> None:
-    for at in range(0, length, 2048):
-        part = out[at:at + 2048]
-        np.copyto(part, np.arange(at, at + part.size) * step + start, casting="unsafe")
+    if length <= _MADE:
+        np.copyto(out, np.arange(length) * step + start, casting="unsafe")
+    elif type(start) is type(step) is int and out.dtype == np.int64 and abs(start) + length * abs(step) < 1 << 62:
+        arange(start, step, out[:_MADE], length=_MADE, dtype=dtype)
+        some = _MADE
+        while some < length:
+            more = min(some, length - some)
+            np.add(out[:more], some * step, out[some:some + more])
+            some += more
+    else:
+        for at in range(0, length, _MADE):
+            part = out[at:at + _MADE]
+            np.copyto(part, np.arange(at, at + part.size) * step + start, casting="unsafe")
 
 
 @kernel
