@@ -74,7 +74,8 @@ def test_rows_are_added_without_large_errors(shape: tuple[int, ...], dims: tuple
 
 @pytest.mark.parametrize(("shape", "dims"), [((5000, 3), (0,)), ((32768, 2), (0,)), ((32769, 2), (0,)), ((5000, 1), (0,)),
                                               *[((20, 30, 40), d) for d in ((0, 1), (0, 2), (0, 1, 2))],
-                                              ((70_001,), (0,)), ((1, 70_001), (1,)), ((200, 300), (0, 1))], ids=str)
+                                              ((70_001,), (0,)), ((1, 70_001), (1,)), ((200, 300), (0, 1)),
+                                             ((40, 300, 7), (1,)), ((9, 1000, 2), (1,)), ((3, 5, 9, 11, 20), (2, 3))], ids=str)
 def test_columns_are_added_without_large_errors(shape: tuple[int, ...], dims: tuple[int, ...]) -> None:
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     exact, size = (v.astype(np.float64).sum(dims) for v in (x, np.abs(x)))
@@ -146,6 +147,19 @@ def test_nor_has_that_of_a_recurrent_layer_after_many_steps() -> None:
     for each, x in ((layer, gradcore.zeros(200, 100, 1)), (wide, gradcore.zeros(200, 100, 1, dtype=gradcore.float64))):
         each(x)[0].sum().backward()
     np.testing.assert_allclose(layer.bias_hh_l0.grad.numpy(), wide.bias_hh_l0.grad.numpy(), rtol=4e-5)
+
+
+@pytest.mark.parametrize("odd", [None, 17, -1e4, -math.inf, math.nan, math.inf])
+def test_softmax_of_numbers_that_are_close_and_of_others(odd: float | None) -> None:
+    """Many that are close are shifted by one number, others each row by its own."""
+    x = np.random.default_rng(0).uniform(50, 60, (5000, 40)).astype(np.float32)
+    if odd is not None:
+        x[1, 7] = x[4000, 30] = odd
+    wide = x.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        wide = np.exp(wide - wide.max(1, keepdims=True))
+        expected = wide / wide.sum(1, keepdims=True)
+    np.testing.assert_allclose(gradcore.tensor(x).softmax(1).numpy(), expected, rtol=2e-6, atol=1e-37)
 
 
 def test_softmax_along_many_rows_has_no_large_error() -> None:

@@ -147,6 +147,9 @@ def add_over(x: Array, dims: tuple[int, ...], out: Array) -> None:
         width = math.prod(x.shape[stop:])
         for part, sums in zip(x.reshape(-1, count, width), target.reshape(-1, width), strict=True):
             column_sums(part, sums)
+    elif plain and 0 < count <= PIECE_ROWS and stop < x.ndim:
+        rows = x.reshape(-1, count, math.prod(x.shape[stop:]))
+        np.matmul(ones(count, x.dtype).reshape(1, count), rows, out=target.reshape(len(rows), 1, rows.shape[2]))
     elif plain and stop == x.ndim and count <= _ROW:
         np.matmul(x.reshape(-1, count), ones(count, x.dtype), out=target.reshape(-1))
     elif floats and target.size == 1 and x.flags.c_contiguous and _MANY <= x.size <= _ROW * (KEPT // 16):
