@@ -56,3 +56,18 @@ def test_errors_name_the_call_and_the_position() -> None:
         x.scatter_add(0, places, gradcore.ones(2, 3))
     with raises(RuntimeError, "scatter: Expected self.dtype"):
         x.scatter_add(0, places, gradcore.ones(2, 3, dtype=gradcore.float64))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "int64"])
+def test_positions_of_narrow_integers_in_long_dimensions(dtype: str) -> None:
+    """More positions than the integers have, of which negative ones count from the end."""
+    places = np.array([0, 127, 5, 200 if dtype == "uint8" else -1, -128 if dtype != "uint8" else 255]).astype(dtype)
+    values = np.arange(140000, dtype=np.float32)
+    x, index = gradcore.tensor(values, requires_grad=True), gradcore.tensor(places)
+    if dtype == "uint8":
+        found = x.take(index)
+    else:
+        found = x[index]
+    np.testing.assert_array_equal(found.detach().numpy(), values[places.astype(np.int64)])
+    found.sum().backward()
+    np.testing.assert_array_equal(np.flatnonzero(x.grad.numpy()), np.sort(places.astype(np.int64) % len(values)))

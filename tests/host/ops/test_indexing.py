@@ -341,18 +341,3 @@ def test_a_0d_tensor_has_no_say_in_where_dimensions_go(name: str, torch: Any) ->
     np.testing.assert_array_equal(ours.detach().numpy(), theirs.detach().numpy())
     index = tuple(i.to("meta") if isinstance(i, gradcore.Tensor) else i for i in ZERO_D[name](gradcore))
     assert gradcore.tensor(numbers(), device="meta")[index].shape == read[0].shape
-
-
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "int64"])
-def test_positions_of_narrow_integers_in_long_dimensions(dtype: str) -> None:
-    """More positions than the integers have, of which negative ones count from the end."""
-    places = np.array([0, 127, 5, 200 if dtype == "uint8" else -1, -128 if dtype != "uint8" else 255]).astype(dtype)
-    values = np.arange(140000, dtype=np.float32)
-    x, index = gradcore.tensor(values, requires_grad=True), gradcore.tensor(places)
-    if dtype == "uint8":
-        found = x.take(index)
-    else:
-        found = x[index]
-    np.testing.assert_array_equal(found.detach().numpy(), values[places.astype(np.int64)])
-    found.sum().backward()
-    np.testing.assert_array_equal(np.flatnonzero(x.grad.numpy()), np.sort(places.astype(np.int64) % len(values)))

@@ -13,6 +13,7 @@ from gradcore.devices.host.kernels.extremes import extreme
 
 HOST_KERNELS |= {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.true_divide, "neg": np.negative,
+    "reciprocal": np.reciprocal,
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
     "logical_and": np.logical_and, "logical_or": np.logical_or, "logical_xor": np.logical_xor,
     "logical_not": np.logical_not, "bitwise_not": np.invert, "bitwise_and": np.bitwise_and,
@@ -32,13 +33,10 @@ _MANY = 8192
 
 def inverse(x: Array, out: Array) -> None:
     """``out = 1 / x``"""
-    if x.size < _MANY or x.dtype.kind != "f":
+    if x.size < _MANY:
         np.reciprocal(x, out)
     else:
         np.true_divide(1, x, out)
-
-
-HOST_KERNELS["reciprocal"] = inverse
 
 
 @kernel
