@@ -22,12 +22,12 @@ Tensor = Any
 
 def tril(input: Tensor, diagonal: int = 0) -> Tensor:
     """The lower triangle of the last two dimensions, with zeros above the diagonal number ``diagonal`` (0 is the main one)."""
-    return movement.tril(input, diagonal=int_of("tril", "diagonal", diagonal))
+    return arrangement.tril(input, diagonal=int_of("tril", "diagonal", diagonal))
 
 
 def triu(input: Tensor, diagonal: int = 0) -> Tensor:
     """The upper triangle of the last two dimensions, with zeros below the diagonal number ``diagonal`` (0 is the main one)."""
-    return movement.triu(input, diagonal=int_of("triu", "diagonal", diagonal))
+    return arrangement.triu(input, diagonal=int_of("triu", "diagonal", diagonal))
 
 
 def int_of(name: str, argument: str, given: Any) -> int:

@@ -1,4 +1,4 @@
-"""The same elements in another order, on a diagonal, or seen through windows."""
+"""The same elements in another order, on or beside a diagonal, or seen through windows."""
 
 from __future__ import annotations
 
@@ -31,6 +31,17 @@ roll = op("roll", _roll_spec, x=lambda g, shifts, dims: roll(g, shifts=tuple(-n 
           doc="Element i moves to (i + shift) modulo the size of its dimension.")
 
 # -- diagonals ---------------------------------------------------------------------------------------------------------
+
+
+def _triangle_spec(x: TensorSpec, *, diagonal: int) -> TensorSpec:
+    if x.ndim < 2:
+        raise SpecError(f"tril/triu: input tensor must have at least 2 dimensions, but got {list(x.shape)}")
+    return x.like()
+
+
+tril = op("tril", _triangle_spec, x=lambda g, diagonal: tril(g, diagonal=diagonal),
+          doc="Zeros above the diagonal, or above one beside it.")
+triu = op("triu", _triangle_spec, x=lambda g, diagonal: triu(g, diagonal=diagonal))
 
 
 def _diagonal_of(x: TensorSpec, strides: tuple[int, ...], offset: int, dim1: int, dim2: int) -> tuple[Any, Any, int]:

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from gradcore.errors import SpecError
+from gradcore.ops.arrangement import tril
 from gradcore.ops.creation import full
 from gradcore.ops.elementwise import exp, ge, where
 from gradcore.ops.linalg import matmul
-from gradcore.ops.movement import broadcasts, cast, cast_to, column, narrow, tril
+from gradcore.ops.movement import broadcasts, cast, cast_to, column, narrow
 from gradcore.ops.op import Inferred, derived, joint, op
 from gradcore.ops.random import STATE, uniform
 from gradcore.ops.reduce import sum

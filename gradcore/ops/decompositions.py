@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from gradcore.errors import SpecError
+from gradcore.ops.arrangement import tril
 from gradcore.ops.linalg import matmul
-from gradcore.ops.movement import permute, reshape, tril
+from gradcore.ops.movement import permute, reshape
 from gradcore.ops.op import Inferred, joint, op
 from gradcore.spec import TensorSpec
 

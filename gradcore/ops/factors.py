@@ -15,11 +15,12 @@ import operator
 from typing import Any
 
 from gradcore.errors import SpecError
+from gradcore.ops.arrangement import tril, triu
 from gradcore.ops.creation import identity_of, zeros_of
 from gradcore.ops.decompositions import need_square, need_wide, solve, transposed
 from gradcore.ops.elementwise import square
 from gradcore.ops.linalg import matmul
-from gradcore.ops.movement import as_strided_grad, cat, column, narrow, reshape, tril, triu
+from gradcore.ops.movement import as_strided_grad, cat, column, narrow, reshape
 from gradcore.ops.op import Inferred, op
 from gradcore.spec import TensorSpec, contiguous_strides
 

@@ -176,17 +176,6 @@ write_part = op("write_part", _write_part_spec, view=True,
                 doc="x after ``part``, which shows some of its bytes, was written: nothing moves, history does.")
 
 
-def _triangle_spec(x: TensorSpec, *, diagonal: int) -> TensorSpec:
-    if x.ndim < 2:
-        raise SpecError(f"tril/triu: input tensor must have at least 2 dimensions, but got {list(x.shape)}")
-    return x.like()
-
-
-tril = op("tril", _triangle_spec, x=lambda g, diagonal: tril(g, diagonal=diagonal),
-          doc="Zeros above the diagonal, or above one beside it.")
-triu = op("triu", _triangle_spec, x=lambda g, diagonal: triu(g, diagonal=diagonal))
-
-
 def reshape(x: Any, shape: Sequence[int]) -> Any:
     """A view where the layout allows one, else a copy."""
     shape = resolve_shape(shape, x.spec.numel)
