@@ -208,11 +208,12 @@ def _readable(value: Value, edge: Edge | None, output: Value, follows: bool) -> 
 def _plan_again(node: Node, args: tuple[Any, ...], outputs: Any, aux: Any, edges: list[Any], depth: int) -> None:
     """Set the residuals of a cheap op, and the recipe of its output, which reads only what is kept anyway."""
     plan = node.plan
-    saved = [None if slot[:2] == (OUTPUT, 0) else _residual(node, slot, args, outputs, aux, edges, None) for slot in plan.slots]
+    saved = [None if slot[0] == OUTPUT else _residual(node, slot, args, outputs, aux, edges, None) for slot in plan.slots]
     node.recipe = recipe = _recipe(node, args, outputs, aux, edges, depth, saved)
     for k, slot in enumerate(plan.slots):
-        if slot[:2] == (OUTPUT, 0):
-            saved[k] = again(recipe, 0, None, 0, slot[2]) or _residual(node, slot, args, outputs, aux, edges, None)
+        if slot[0] == OUTPUT:
+            saved[k] = (None if slot[1] else again(recipe, 0, None, 0, slot[2])) or _residual(
+                node, slot, args, outputs, aux, edges, None)
     node.saved = saved or None
 
 

@@ -209,11 +209,9 @@ class Op:
 
     def _check_again(self, rule: Rule) -> None:
         for name in rule.params:
-            if self.in_place or name == self.outputs[0] or (
-                    self._kind(name) not in ("input", "output", "aux", "attr", "attrs", "spec")):
+            if self._kind(name) not in ("input", "aux", "attr", "attrs", "spec") or self.in_place:
                 raise TypeError(f"op {self.name!r}: again has the parameter {name!r}; a functional op's output is recomputed "
-                                f"from inputs {self.inputs}, their _spec, other outputs {(*self.outputs[1:], *self.aux)} "
-                                f"and {tuple(self.attrs)}")
+                                f"from inputs {self.inputs}, their _spec, auxiliary outputs {self.aux} and {tuple(self.attrs)}")
 
     def _check_aliases(self) -> None:
         single = len(self.outputs) == 1 and not (self.aux or self.writes or self.view)

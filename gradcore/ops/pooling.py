@@ -66,17 +66,9 @@ def _max_take_spec(x: TensorSpec, index: TensorSpec, *, kernel: Pair, stride: Pa
     return with_workspace(index.like(x.dtype), _masked_bytes(index.shape, x))
 
 
-def _max_again(x: Any, index: Any, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil_mode: bool) -> Any:
-    if dilation == (1, 1):
-        return max_pool2d_take(x, index, kernel=kernel, stride=stride, padding=padding, dilation=dilation)
-    # A window that has gaps may lie in the padding, all of it.
-    return max_pool2d(x, kernel=kernel, stride=stride, padding=padding, dilation=dilation, ceil_mode=ceil_mode)[0]
-
-
 max_pool2d = op("max_pool2d", _max_spec, outputs=("out", "index"), contiguous=True,
                 x=lambda g_out, index, x_spec, kernel, stride, padding, dilation: None if g_out is None else max_pool2d_grad(
                     g_out, index, shape=x_spec.shape, kernel=kernel, stride=stride, padding=padding, dilation=dilation),
-                again=_max_again,
                 doc="The largest element of each window, and its position inside the window: all that backward keeps.")
 max_pool2d_grad = op("max_pool2d_grad", _max_grad_spec, contiguous=True,
                      dy=lambda g, index, kernel, stride, padding, dilation: max_pool2d_take(
