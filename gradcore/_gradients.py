@@ -11,7 +11,8 @@ from gradcore.engine import derived  # noqa: F401 - registers the rules of fused
 from gradcore.engine.backward import run_backward
 from gradcore.engine.below import GradientEdge, behind, captures_of
 from gradcore.engine.hooks import RemovableHandle, hang, hooks_of
-from gradcore.engine.node import Leaf, Node
+from gradcore.engine.leaf import Leaf
+from gradcore.engine.node import Node
 from gradcore.engine.owners import retag, retag_gradient
 from gradcore.engine.state import local
 from gradcore.engine.tracer import tracer_of

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from itertools import chain, compress, repeat, starmap, tee
 from typing import Any, NamedTuple
 
-from gradcore.engine.node import Leaf, Node
+from gradcore.engine.leaf import Leaf
+from gradcore.engine.node import Node
 from gradcore.engine.sites import is_inside
 from gradcore.engine.value import PLAIN, Value
 

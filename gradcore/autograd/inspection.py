@@ -12,7 +12,8 @@ from itertools import chain
 from typing import Any
 
 from gradcore.engine.below import reachable
-from gradcore.engine.node import Leaf, Node
+from gradcore.engine.leaf import Leaf
+from gradcore.engine.node import Node
 from gradcore.engine.recipes import Again, beside
 from gradcore.engine.saved import Packed, Saved
 from gradcore.engine.value import Value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from gradcore.engine.node import Leaf
+from gradcore.engine.leaf import Leaf
 from gradcore.engine.owners import retag_gradient
 from gradcore.engine.state import local
 from gradcore.engine.value import unseen

@@ -16,7 +16,7 @@ import numpy as np
 
 from gradcore.dtypes import FLOAT32, join
 from gradcore.engine.dispatch import apply
-from gradcore.engine.node import Leaf
+from gradcore.engine.leaf import Leaf
 from gradcore.engine.state import State, local, unwatched
 from gradcore.engine.value import Value
 from gradcore.forking import brief

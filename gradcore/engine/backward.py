@@ -18,7 +18,8 @@ from gradcore.engine.accumulating import accumulate, add_to
 from gradcore.engine.autocast import note
 from gradcore.engine.below import Captures, executed, last_uses, leads_to, rules_for
 from gradcore.engine.hook_calls import after_leaf, after_node, as_user, before_node, on_outputs, seen
-from gradcore.engine.node import Leaf, Node
+from gradcore.engine.leaf import Leaf
+from gradcore.engine.node import Node
 from gradcore.engine.plans import KeepPlan
 from gradcore.engine.recipes import forget
 from gradcore.engine.residuals import RELEASED, residuals

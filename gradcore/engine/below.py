@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 from typing import Any, NamedTuple
 
-from gradcore.engine.node import Leaf, Node
+from gradcore.engine.leaf import Leaf
+from gradcore.engine.node import Node
 from gradcore.engine.plans import KeepPlan
 from gradcore.engine.value import Edge, Value
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from gradcore.devices.meta import make_meta
 from gradcore.engine import owners
-from gradcore.engine.node import Leaf, build_node
+from gradcore.engine.leaf import Leaf
+from gradcore.engine.node import build_node
 from gradcore.engine.state import local
 from gradcore.engine.value import PLAIN
 

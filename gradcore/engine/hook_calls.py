@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from gradcore.engine.hooks import Hooks
-from gradcore.engine.node import Leaf, Node
+from gradcore.engine.leaf import Leaf
+from gradcore.engine.node import Node
 from gradcore.engine.state import local
 from gradcore.engine.value import Value, alias
 from gradcore.errors import DeviceError, SpecError

@@ -95,3 +95,26 @@ def hang(hooks: Any, entry: Any, prepend: bool = False, key: int | None = None) 
     if prepend:
         hooks.move_to_end(key, last=False)
     return RemovableHandle(hooks, key)
+
+
+class Hookable:
+    """What hooks can be registered on: a node, or a leaf."""
+
+    __slots__ = ()
+
+    #: :class:`Hooks`, or None.
+    hooks: Any
+
+    def register_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call ``hook(grad_inputs, grad_outputs)``, tuples both, when the node has run; it may return other grad_inputs."""
+        return hang(hooks_of(self).after, hook)
+
+    def register_prehook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call ``hook(grad_outputs)`` before the node runs; it may return others."""
+        return hang(hooks_of(self).before, hook)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """A dict in which a program may note what it wants, for as long as the node exists."""
+        found: dict[str, Any] = hooks_of(self).metadata
+        return found

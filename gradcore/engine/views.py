@@ -11,7 +11,7 @@ from typing import Any
 from weakref import ref
 
 from gradcore.engine.hooks import hand_on, hang, hooks_of
-from gradcore.engine.node import Leaf
+from gradcore.engine.leaf import Leaf
 from gradcore.engine.state import local
 from gradcore.engine.tracer import tracer_of
 from gradcore.ops.movement import as_strided, permute, write_part

@@ -7,7 +7,7 @@ from functools import wraps
 from typing import Any
 
 from gradcore.arguments import with_name
-from gradcore.engine.node import is_remade
+from gradcore.engine.recomputing import is_remade
 from gradcore.engine.state import local
 from gradcore.engine.value import Value
 from gradcore.engine.views import become, seen_alone

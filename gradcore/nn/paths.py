@@ -13,7 +13,7 @@ from typing import Any
 from weakref import ref
 
 from gradcore.engine import owners
-from gradcore.engine.node import leaf_of
+from gradcore.engine.leaf import leaf_of
 from gradcore.engine.state import Where, where
 from gradcore.events import Network, Scope
 from gradcore.forking import brief

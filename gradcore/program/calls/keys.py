@@ -11,7 +11,7 @@ import numpy as np
 
 from gradcore.devices.device import get_default_device
 from gradcore.dtypes import default_float
-from gradcore.engine.node import Leaf
+from gradcore.engine.leaf import Leaf
 from gradcore.engine.owners import MOST
 from gradcore.engine.state import State, local
 from gradcore.engine.value import Value

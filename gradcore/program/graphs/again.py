@@ -19,8 +19,8 @@ from gradcore.devices.device import Device, devices, get_default_device
 from gradcore.devices.storage import Storage
 from gradcore.engine.below import reachable
 from gradcore.engine.custom import CustomCall
+from gradcore.engine.leaf import leaf_of
 from gradcore.engine.modes import set_grad_enabled
-from gradcore.engine.node import leaf_of
 from gradcore.engine.operands import TENSORS, grouped
 from gradcore.engine.plans import Call
 from gradcore.engine.sites import here

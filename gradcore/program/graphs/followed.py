@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 from weakref import ref
 
-from gradcore.engine.node import leaf_of
+from gradcore.engine.leaf import leaf_of
 from gradcore.errors import TraceError
 from gradcore.program.tracing.trace import Trace
 from gradcore.program.tracing.trace_log import TraceLog

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from gradcore.engine.node import Leaf
+from gradcore.engine.leaf import Leaf
 from gradcore.program.guarding.guards import Asking, Term
 from gradcore.program.guarding.readers import Namer
 

@@ -11,7 +11,7 @@ from operator import is_
 from typing import Any
 from weakref import ref
 
-from gradcore.engine.node import Leaf
+from gradcore.engine.leaf import Leaf
 from gradcore.events import WRITTEN
 from gradcore.program.guarding.readers import Namer, Reader
 from gradcore.program.guarding.values import buffer_of, difference, equal, ids_in, is_plain, mark_of

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterator
 from typing import Any
 from weakref import ref
 
-from gradcore.engine.node import Leaf, leaf_of
+from gradcore.engine.leaf import Leaf, leaf_of
 from gradcore.engine.value import Value
 from gradcore.nn.members import KINDS
 from gradcore.nn.module import Module

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from gradcore.engine.custom import custom_node
-from gradcore.engine.node import Leaf
+from gradcore.engine.leaf import Leaf
 from gradcore.engine.state import local
 from gradcore.engine.tracer import tracer_of
 from gradcore.engine.value import value_over

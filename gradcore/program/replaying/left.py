@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from gradcore.engine.node import Leaf
+from gradcore.engine.leaf import Leaf
 from gradcore.program.program import Operand
 from gradcore.program.replaying.arena import Part
 

@@ -17,7 +17,7 @@ from gradcore.devices.calls import KernelCall
 from gradcore.devices.device import Device, get_device
 from gradcore.devices.storage import Storage
 from gradcore.devices.turns import is_shared, turn, use_again
-from gradcore.engine.node import Leaf
+from gradcore.engine.leaf import Leaf
 from gradcore.engine.state import local
 from gradcore.engine.value import value_over
 from gradcore.forking import long

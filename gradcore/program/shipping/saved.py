@@ -11,7 +11,7 @@ from typing import Any
 from gradcore import optim
 from gradcore._tensor import Tensor
 from gradcore.devices.storage import Storage
-from gradcore.engine.node import Leaf
+from gradcore.engine.leaf import Leaf
 from gradcore.engine.value import Value
 from gradcore.errors import TraceError
 from gradcore.events import DROP, KEEP, LAUNCH

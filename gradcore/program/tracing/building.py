@@ -8,7 +8,7 @@ from typing import Any
 from weakref import ref
 
 from gradcore.devices.storage import Storage
-from gradcore.engine.node import Leaf
+from gradcore.engine.leaf import Leaf
 from gradcore.engine.plans import Call
 from gradcore.errors import TraceError
 from gradcore.events import ALLOC, BORROW, DROP, FREE, KEEP, LAUNCH, MARK, RETAG, Raw

@@ -12,7 +12,8 @@ import numpy as np
 
 from gradcore.devices.device import Device
 from gradcore.devices.storage import Storage
-from gradcore.engine.node import Leaf, Node
+from gradcore.engine.leaf import Leaf
+from gradcore.engine.node import Node
 from gradcore.engine.value import Value
 from gradcore.events import BORROW, Raw, Tag
 from gradcore.memory.resource import Block

@@ -15,7 +15,7 @@ from typing import Any
 from gradcore._random import default_generator
 from gradcore.devices.device import Device
 from gradcore.devices.storage import Storage
-from gradcore.engine.node import Leaf, all_leaves
+from gradcore.engine.leaf import Leaf, all_leaves
 from gradcore.engine.plans import Call
 from gradcore.events import ALLOC, MARK, Raw
 from gradcore.optim import optimizer as optimizers

@@ -9,7 +9,7 @@ from gradcore.engine.below import reachable
 from gradcore.engine.custom import custom_node
 from gradcore.engine.dispatch import fresh
 from gradcore.engine.hooks import hooks_of
-from gradcore.engine.node import Leaf
+from gradcore.engine.leaf import Leaf
 from gradcore.engine.state import local
 from gradcore.engine.value import Edge
 from gradcore.nn.hooks import CALLS_HOOKS

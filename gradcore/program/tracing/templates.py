@@ -16,7 +16,7 @@ from weakref import getweakrefcount
 import numpy as np
 
 from gradcore.distributions import Distribution, Transform
-from gradcore.engine.node import Leaf, leaf_of
+from gradcore.engine.leaf import Leaf, leaf_of
 from gradcore.engine.value import Value
 from gradcore.spec import is_overlapping
 from gradcore.trees import mapped

@@ -9,7 +9,7 @@ from typing import Any
 
 from gradcore.devices.storage import Storage
 from gradcore.devices.turns import is_shared
-from gradcore.engine.node import Leaf
+from gradcore.engine.leaf import Leaf
 from gradcore.events import Invocation
 from gradcore.program.program import Instruction, Operand, Program
 

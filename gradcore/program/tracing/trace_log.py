@@ -12,7 +12,7 @@ import numpy as np
 from gradcore._random import Generator
 from gradcore.devices.storage import Storage
 from gradcore.engine.dispatch import next_number
-from gradcore.engine.node import Leaf
+from gradcore.engine.leaf import Leaf
 from gradcore.engine.operands import TENSORS
 from gradcore.engine.plans import Call
 from gradcore.engine.sites import here, is_inside

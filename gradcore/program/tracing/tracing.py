@@ -10,7 +10,7 @@ from weakref import ref
 
 from gradcore.autograd.inspection import is_held
 from gradcore.devices.device import devices
-from gradcore.engine.node import Leaf, leaf_of
+from gradcore.engine.leaf import Leaf, leaf_of
 from gradcore.engine.state import local, scoped
 from gradcore.errors import TraceError
 from gradcore.events import ALLOC, LAUNCH, VIEW

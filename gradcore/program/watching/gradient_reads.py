@@ -7,7 +7,7 @@ from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from gradcore._gradients import Gradients
-from gradcore.engine.node import Leaf
+from gradcore.engine.leaf import Leaf
 from gradcore.engine.sites import is_inside
 from gradcore.nn.parameter import Parameter
 from gradcore.program.guarding.frames import line_of

@@ -8,7 +8,7 @@ from typing import Any
 
 from gradcore._gradients import Gradients
 from gradcore._tensor import Tensor
-from gradcore.engine.node import leaf_of
+from gradcore.engine.leaf import leaf_of
 from gradcore.nn.module import Module
 from gradcore.nn.utils.prune import BasePruningMethod
 from gradcore.nn.utils.spectral_norm import SpectralNorm
