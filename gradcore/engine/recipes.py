@@ -13,6 +13,7 @@ from weakref import ref
 
 from gradcore.devices.storage import Storage
 from gradcore.engine.saved import Deferred, Packed, Saved, kept
+from gradcore.engine.state import unwatching
 from gradcore.engine.value import Edge, alias
 from gradcore.ops.movement import clone
 from gradcore.spec import TensorSpec
@@ -144,7 +145,9 @@ def spare(storage: Storage) -> None:
                 if not recipe.users:
                     recipe.given.clear()
                     break
-                recipe.given[k] = kept(clone(alias(r, None)), None, None, r.node, r.name)
+                # A selective checkpoint, in which the write is, counts no ops that another graph takes.
+                with unwatching():
+                    recipe.given[k] = kept(clone(alias(r, None)), None, None, r.node, r.name)
 
 
 def beside(r: Any) -> Sequence[Any]:

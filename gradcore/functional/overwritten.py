@@ -32,9 +32,12 @@ def overwritten(function: Callable[..., Tensor], input: Tensor, *args: Any) -> T
 
 def is_better_remade(input: Tensor, other: Tensor) -> bool:
     """Is it better to let ``input`` become its sum with ``other`` than to add that in place? If both are kept or recomputed in
-    backward anyway, the sum can be recomputed, too, which is often what the next layer keeps."""
-    edge = input.edge
-    if edge is None or edge[0].recipe is None or not local.state.grad or not isinstance(other, Value) or (
+    backward anyway, the sum can be recomputed, too, which is often what the next layer keeps.
+
+    Not in a selective checkpoint, whose second run is to call the ops that the first called, where nothing is recomputed.
+    """
+    edge, state = input.edge, local.state
+    if edge is None or edge[0].recipe is None or not state.grad or state.watch is not None or not isinstance(other, Value) or (
             other.spec.shape != input.spec.shape or other.spec.dtype != input.spec.dtype):
         return False
     return (other.storage.block.keeps > 0 or is_remade(other)) and is_remade(input) and seen_alone(input)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import gradcore
 from gradcore import nn
 from gradcore.nn import functional
+from gradcore.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 from tests.logs import normalized
 
 PART = 8 * 128 * 4
@@ -188,6 +190,32 @@ def test_an_operand_of_a_sum_may_be_written_to() -> None:
             x.zero_()
         z.backward()
         found.append(leaf.grad.tolist())
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("policy", [["add"], ["clone"], ["add", "clone", "mul", "sin"]])
+def test_a_selective_checkpoint_runs_the_same_ops_again(policy: list[str]) -> None:
+    """Also where its second run alone could recompute a sum, and its first run alone copies what others gather."""
+    leaf = gradcore.full((3,), 2.0, requires_grad=True)
+
+    def run(leaf: Any) -> Any:
+        x = leaf * 1
+        aside = x * x
+        y = functional.gelu(leaf)
+        y += x
+        with gradcore.no_grad():
+            outside.mul_(2)
+        return (y * y).clone().sin() + aside
+
+    found = []
+    for again in (True, False):
+        with gradcore.recompute(again):
+            outside = leaf * 1
+            aside = outside * outside
+            z = (functional.gelu(leaf) + outside).square().sum()
+            del aside
+            z = z + checkpoint(run, leaf, context_fn=partial(create_selective_checkpoint_contexts, policy)).sum()
+            found.append(gradcore.autograd.grad(z, leaf)[0].tolist())
     assert found[0] == found[1]
 
 
