@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 from gradcore.devices.storage import Storage
+from gradcore.engine.recipes import spare
 from gradcore.engine.sites import find_site, is_inside
 from gradcore.events import HELD_OUTSIDE, Export
 from gradcore.forking import brief
@@ -46,6 +47,7 @@ class Shown:
 
     def __init__(self, tensor: Any, form: str) -> None:
         spec, storage = tensor.spec, tensor.storage
+        spare(storage)
         step = spec.dtype.itemsize
         self.__array_interface__ = {
             "version": 3, "shape": spec.shape, "typestr": spec.dtype.str, "data": (tensor.data_ptr(), False),
@@ -79,6 +81,7 @@ class Shown:
 
 def note(tensor: Any, form: str) -> None:
     """The address of a tensor's bytes was asked for, by a protocol under which whoever took it holds the tensor itself."""
+    spare(tensor.storage)
     _note(tensor.storage, _asked(form))
 
 

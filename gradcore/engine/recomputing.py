@@ -17,6 +17,7 @@ from gradcore.engine.recipes import Recipe, again
 from gradcore.engine.saved import Packed, Saved, keep
 from gradcore.engine.state import local
 from gradcore.engine.value import PLAIN, Edge, Value
+from gradcore.events import BORROW
 
 if TYPE_CHECKING:
     from gradcore.engine.node import Node
@@ -131,11 +132,14 @@ def gather(node: Node, args: tuple[Any, ...], outputs: Any, edges: list[Any]) ->
     more = 0
     for value, edge in zip(args, edges, strict=True):
         storage = value.storage
+        if (tag := storage.block.tag).op == BORROW or tag.export is not None:
+            # Nobody sees what arrays of other libraries write.
+            return
         made = edge is not None and type(edge[0]) is not Leaf
         if not hasattr(storage, "gathered"):
             storage.gathered = []
-        elif made:
-            # What no op has made is gathered in every step.
+        elif made and (value.base is None or value.base.edge is None or type(value.base.edge[0]) is not Leaf):
+            # What no op has made, or a view of that, is gathered in every step.
             before = True
         if storage not in whole and (edge is None or (made and not is_remade(value))):
             whole[storage] = storage.block.requested

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 
 import gradcore
@@ -135,6 +136,12 @@ def test_a_constant_that_each_step_gathers_is_no_reason() -> None:
     assert len(leaf.storage.gathered) <= 2
 
 
+def test_a_view_of_a_parameter_which_each_step_gathers_is_no_reason() -> None:
+    leaf = gradcore.ones(8, 128, requires_grad=True)
+    for _ in range(3):
+        assert gradcore.cat([leaf.view(4, 2, 128)[:, 0], (leaf * 2)[:4]], 1).grad_fn.recipe is None
+
+
 class Block(nn.Module):
     """A residual block, whose sum is made in place or not."""
 
@@ -217,6 +224,32 @@ def test_a_selective_checkpoint_runs_the_same_ops_again(policy: list[str]) -> No
             z = z + checkpoint(run, leaf, context_fn=partial(create_selective_checkpoint_contexts, policy)).sum()
             found.append(gradcore.autograd.grad(z, leaf)[0].tolist())
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("when", ["borrowed", "shown before", "shown", "not asked for"])
+@pytest.mark.parametrize("gathered", ["cat", "sum"])
+def test_what_arrays_of_other_libraries_write_is_not_gathered(when: str, gathered: str) -> None:
+    """As a buffer that the next observations are read into: in PyTorch, neither ``cat`` nor a sum keeps its parts."""
+    found = []
+    for again in (True, False):
+        leaf, weight = (gradcore.full((8, 8), 2.0, requires_grad=True) for _ in range(2))
+        array = np.full((8, 8), 3.0, np.float32)
+        x = gradcore.from_numpy(array) if when == "borrowed" else leaf * 1
+        if when == "shown before":
+            array = x.detach().numpy()
+        aside = x * leaf
+        with gradcore.recompute(again):
+            made = functional.gelu(leaf)
+            y = gradcore.cat([x, made], 0) if gathered == "cat" else made + x
+            z = y @ weight if when != "not asked for" else None
+            if when in ("shown", "not asked for"):
+                array = x.detach().numpy()
+            array[:] = 7
+            z = y @ weight if z is None else z
+        z.square().sum().backward()
+        found.append([leaf.grad.tolist(), weight.grad.tolist()])
+    assert found[0] == found[1]
+    del aside
 
 
 def test_who_shares_what_is_added_to_sees_the_sum() -> None:
