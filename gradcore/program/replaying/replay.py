@@ -7,7 +7,7 @@ begins, that arena is left to its holder and the replay takes another.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from operator import length_hint
 from typing import Any
@@ -18,8 +18,10 @@ from gradcore.devices.device import Device, get_device
 from gradcore.devices.storage import Storage
 from gradcore.devices.turns import is_shared, turn, use_again
 from gradcore.engine.leaf import Leaf
+from gradcore.engine.recipes import spare
 from gradcore.engine.state import local
 from gradcore.engine.value import value_over
+from gradcore.events import Tag
 from gradcore.forking import long
 from gradcore.memory.arena import Range
 from gradcore.program.planning.plan import Plan
@@ -99,6 +101,8 @@ class Replay:
 
     def _run(self, inputs: Sequence[Any]) -> list[Any]:
         bound = self._bind() if self._bound is None or self._bound.is_held() else self._bound
+        for storage, _ in self._written_to(inputs):
+            spare(storage)
         if self._in_two:
             self._found = {b: leaf.grad for b, leaf in self.trace.slots.items() if b in self._read_later}
             self._inputs = [t if x.buffer in self._read_later else t.storage.serial
@@ -118,7 +122,9 @@ class Replay:
             raise
         finally:
             self._failed = None
-            self._note_writes(inputs)
+            for storage, tag in self._written_to(inputs):
+                storage.version += 1
+                storage.written_by = tag
             if not self._in_two:
                 self.release()
         put(counts)
@@ -311,15 +317,12 @@ class Replay:
             for args, at, _ in places:
                 args[at] = None
 
-    def _note_writes(self, inputs: Sequence[Any]) -> None:
-        for storage, tag in self._written:
-            storage.version += 1
-            storage.written_by = tag
+    def _written_to(self, inputs: Sequence[Any]) -> Iterator[tuple[Storage, Tag]]:
+        """The storages from before a run that it writes to, with what writes last."""
+        yield from self._written
         for buffer, tag in self._written_later:
             tensor = self.trace.slots[buffer].grad if buffer in self.trace.slots else self._tensor(buffer, inputs)[1]
-            storage = tensor.storage
-            storage.version += 1
-            storage.written_by = tag
+            yield tensor.storage, tag
 
     def _tensor(self, buffer: int, inputs: Sequence[Any]) -> tuple[Operand, Any]:
         """An input or a cotangent over a buffer, and the tensor that a run got for it."""

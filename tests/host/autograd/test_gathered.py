@@ -252,6 +252,40 @@ def test_what_arrays_of_other_libraries_write_is_not_gathered(when: str, gathere
     del aside
 
 
+def test_a_replay_may_write_to_it() -> None:
+    """An argument, a parameter or a buffer."""
+    leaf = gradcore.full((8,), 2.0, requires_grad=True)
+    weight, mean = nn.Parameter(gradcore.ones(8)), gradcore.ones(8)
+    optimizer = gradcore.optim.SGD([weight], lr=0.5)
+
+    @gradcore.compile
+    def step(x: Any) -> Any:
+        optimizer.zero_grad()
+        (weight * leaf.detach()).sum().backward()
+        optimizer.step()
+        with gradcore.no_grad():
+            mean.mul_(2)
+            x.mul_(2)
+
+    for _ in range(3):
+        step(gradcore.ones(8))
+    found, traced = [], len(step.traces)
+    for again in (True, False):
+        with gradcore.no_grad():
+            weight.fill_(1)
+            mean.fill_(1)
+        x = leaf * 1
+        aside = x * x + x * mean
+        with gradcore.recompute(again):
+            y = gradcore.cat([functional.gelu(leaf) + given for given in (x, weight, mean)])
+            z = (y * y).sum()
+        step(x.detach())
+        found.append(gradcore.autograd.grad(z, leaf)[0].tolist())
+        assert len(step.traces) == traced and x.tolist() == [4.0] * 8
+        del aside
+    assert found[0] == found[1]
+
+
 def test_who_shares_what_is_added_to_sees_the_sum() -> None:
     leaf = gradcore.full((3,), 2.0, requires_grad=True)
     kept = leaf * 1
