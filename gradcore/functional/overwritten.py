@@ -38,7 +38,8 @@ def is_better_remade(input: Tensor, other: Tensor) -> bool:
     """
     edge, state = input.edge, local.state
     if edge is None or edge[0].recipe is None or not state.grad or state.watch is not None or not isinstance(other, Value) or (
-            other.spec.shape != input.spec.shape or other.spec.dtype != input.spec.dtype):
+            other.spec.shape != input.spec.shape or other.spec.dtype != input.spec.dtype
+            or other.storage.device is not input.storage.device):
         return False
     return (other.storage.block.keeps > 0 or is_remade(other)) and is_remade(input) and seen_alone(input)
 

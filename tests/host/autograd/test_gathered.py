@@ -286,6 +286,17 @@ def test_a_replay_may_write_to_it() -> None:
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("again", [True, False])
+def test_a_sum_in_place_stays_on_its_device(again: bool) -> None:
+    x, other = gradcore.tensor(2.0, requires_grad=True), gradcore.ones((), device="meta", requires_grad=True)
+    with gradcore.recompute(again):
+        y, kept = functional.gelu(x), other * 1
+        aside = kept * kept
+        with pytest.raises(gradcore.errors.DeviceError, match="add_: Expected all tensors to be on the same device"):
+            y += kept
+    del aside
+
+
 def test_who_shares_what_is_added_to_sees_the_sum() -> None:
     leaf = gradcore.full((3,), 2.0, requires_grad=True)
     kept = leaf * 1
