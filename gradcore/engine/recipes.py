@@ -50,7 +50,7 @@ class Recipe:
         #: Are there such edges?
         self.asks = asks
         self.shared: ref[Sources] | None = None
-        #: How many tensors are recomputed for it, one from the other, with its own.
+        #: How many tensors are recomputed for it, one from the other, with its own, counted as for ``DEEPEST``.
         self.depth = depth
         #: Residuals that are not consumed yet.
         self.users = 0

@@ -22,9 +22,10 @@ from gradcore.events import BORROW
 if TYPE_CHECKING:
     from gradcore.engine.node import Node
 
-#: The most outputs of cheap ops that are recomputed each from the one before. Every node of such a chain has those before it
-#: computed anew: of a loop that applies an activation n times, n * n / 2.
-DEEPEST = 8
+#: The most outputs of cheap ops that are recomputed each from the one before, counted twice, and views of them once. Every node
+#: of such a chain has those before it computed anew: of a loop that applies an activation n times, n * n / 2. Views, of which
+#: an upsampling makes three for each dimension, compute nothing.
+DEEPEST = 16
 
 
 def residual_of(node: Node, slot: Slot, args: tuple[Any, ...], outputs: Any, aux: Any, edges: list[Any],
@@ -64,12 +65,12 @@ def is_remade(value: Value) -> bool:
 
 
 def depth_of(call: Call, inputs: tuple[int, ...], args: tuple[Any, ...], edges: list[Any], output: Value) -> int:
-    """How many tensors a recipe that reads these inputs makes, one from the other; 0 if that is too many, or if it may not read
-    one of these, which its node does not keep."""
-    depth = 1
+    """How many tensors a recipe that reads these inputs makes, one from the other, as :data:`DEEPEST` counts them; 0 if that is
+    too many, or if it may not read one of these, which its node does not keep."""
+    depth = own = 1 if call.op.view else 2
     for edge in edges:
-        if edge is not None and (recipe := edge[0].recipe) is not None and recipe.depth >= depth:
-            depth = recipe.depth + 1
+        if edge is not None and (recipe := edge[0].recipe) is not None and recipe.depth + own > depth:
+            depth = recipe.depth + own
     if depth > DEEPEST:
         return 0
     for i in inputs:

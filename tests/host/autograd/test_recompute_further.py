@@ -60,9 +60,14 @@ def by_columns(x, first, gate, norm, last):
     return last(gradcore.stack([c * c for c in norm(first(x)).unbind(1)], 1))
 
 
+def enlarged(x, first, gate, norm, last):
+    """As in a U-Net: the copies of an upsampling are apart by views."""
+    return last(functional.interpolate(functional.relu(norm(first(x))).view(8, 1, 4, 4), scale_factor=2).view(32, 16))
+
+
 #: With the bytes that need not be kept.
 RUNS = {mlp: 2 * 512, dropped: 512, dropped_by_rows: 512, masked: 512, in_16_bits: 256, windows: 512, one_row: 512,
-        by_hand: 2 * 512, gates: 2 * 512, halves: 512 + 768, by_columns: 2 * 512}
+        by_hand: 2 * 512, gates: 2 * 512, halves: 512 + 768, by_columns: 2 * 512, enlarged: 512 + 2048}
 
 
 def made_layers():
