@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
-from weakref import ref
+from weakref import WeakSet, ref
 
 from gradcore.devices.storage import Storage
 from gradcore.engine.saved import Deferred, Packed, Saved, kept
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from gradcore.engine.node import Node
 
 _new = object.__new__
+
+
+#: All recipes that keep inputs themselves, of which there are none between most steps.
+gathering: WeakSet[Recipe] = WeakSet()
 
 
 class Sources(list[Any]):

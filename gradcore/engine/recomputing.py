@@ -13,7 +13,7 @@ from weakref import ref
 from gradcore.devices.storage import Storage
 from gradcore.engine.leaf import Leaf
 from gradcore.engine.plans import INPUT, OUTPUT, OVERWRITTEN, Call, Slot
-from gradcore.engine.recipes import Recipe, again
+from gradcore.engine.recipes import Recipe, again, gathering
 from gradcore.engine.saved import Packed, Saved, keep
 from gradcore.engine.state import local
 from gradcore.engine.value import PLAIN, Edge, Value
@@ -152,6 +152,7 @@ def gather(node: Node, args: tuple[Any, ...], outputs: Any, edges: list[Any]) ->
         return
     given = [residual_of(node, slot, args, outputs, (), edges, None) for slot, _ in node.plan.again_slots]
     recipe = node.recipe = Recipe(node, given, False, depth)
+    gathering.add(recipe)
     weak = ref(recipe)
     for value in args:
         value.storage.gathered = [other for other in value.storage.gathered if other() is not None] + [weak]

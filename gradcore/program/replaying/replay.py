@@ -18,7 +18,7 @@ from gradcore.devices.device import Device, get_device
 from gradcore.devices.storage import Storage
 from gradcore.devices.turns import is_shared, turn, use_again
 from gradcore.engine.leaf import Leaf
-from gradcore.engine.recipes import spare
+from gradcore.engine.recipes import gathering, spare
 from gradcore.engine.state import local
 from gradcore.engine.value import value_over
 from gradcore.events import Tag
@@ -101,8 +101,9 @@ class Replay:
 
     def _run(self, inputs: Sequence[Any]) -> list[Any]:
         bound = self._bind() if self._bound is None or self._bound.is_held() else self._bound
-        for storage, _ in self._written_to(inputs):
-            spare(storage)
+        if gathering:
+            for storage, _ in self._written_to(inputs):
+                spare(storage)
         if self._in_two:
             self._found = {b: leaf.grad for b, leaf in self.trace.slots.items() if b in self._read_later}
             self._inputs = [t if x.buffer in self._read_later else t.storage.serial
