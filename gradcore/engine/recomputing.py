@@ -22,9 +22,10 @@ from gradcore.events import BORROW
 if TYPE_CHECKING:
     from gradcore.engine.node import Node
 
-#: The most outputs of cheap ops that are recomputed each from the one before, counted twice, and views of them once. Every node
-#: of such a chain has those before it computed anew: of a loop that applies an activation n times, n * n / 2. Views, of which
-#: an upsampling makes three for each dimension, compute nothing.
+#: The most outputs that are recomputed each from the one before. Every node of such a chain has those before it computed anew:
+#: of a loop that applies an activation n times, n * n / 2. A view computes nothing, and an upsampling takes three for each
+#: dimension: an output counts two, a view one. A sum counts four: what is made for it is often held until its own nodes have
+#: run, at the peak that of all blocks which are recomputed from one another.
 DEEPEST = 16
 
 
@@ -64,10 +65,10 @@ def is_remade(value: Value) -> bool:
     return recipe is not None and value.edge[1] < recipe.plan.makes
 
 
-def depth_of(call: Call, inputs: tuple[int, ...], args: tuple[Any, ...], edges: list[Any], output: Value) -> int:
+def depth_of(call: Call, inputs: tuple[int, ...], args: tuple[Any, ...], edges: list[Any], output: Value, own: int = 2) -> int:
     """How many tensors a recipe that reads these inputs makes, one from the other, as :data:`DEEPEST` counts them; 0 if that is
     too many, or if it may not read one of these, which its node does not keep."""
-    depth = own = 1 if call.op.view else 2
+    depth = own = 1 if call.op.view else own
     for edge in edges:
         if edge is not None and (recipe := edge[0].recipe) is not None and recipe.depth + own > depth:
             depth = recipe.depth + own
@@ -148,7 +149,7 @@ def gather(node: Node, args: tuple[Any, ...], outputs: Any, edges: list[Any]) ->
                 more += storage.block.requested
     output = outputs[0].storage
     if sum(whole.values()) > output.block.requested or (not before and 3 * more > output.block.requested) or not (
-            depth := depth_of(node.call, (), args, edges, outputs[0])):
+            depth := depth_of(node.call, (), args, edges, outputs[0], own=4)):
         return
     given = [residual_of(node, slot, args, outputs, (), edges, None) for slot, _ in node.plan.again_slots]
     recipe = node.recipe = Recipe(node, given, False, depth)

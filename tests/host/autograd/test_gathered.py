@@ -181,7 +181,7 @@ class Block(nn.Module):
 
 
 @pytest.mark.parametrize("how", ["anew", "in place", "taken off"])
-def test_of_residual_blocks_every_fourth_sum_is_kept(how: str) -> None:
+def test_of_residual_blocks_every_third_sum_is_kept(how: str) -> None:
     x = gradcore.randn(2, 4, 8, 8)
     sizes, found = [], []
     for again in (True, False):
