@@ -68,6 +68,15 @@ def test_rows_of_groups_have_the_bits_of_a_loop(how: str, width: int, dtype: str
         np.testing.assert_array_equal(np.signbit(found[found == 0]), np.signbit(wanted[wanted == 0]))
 
 
+@pytest.mark.parametrize("width", [1 << 16, (1 << 16) + 1, (1 << 17) + 1])
+@pytest.mark.parametrize("index", [[0, 1, 1, 2], [2, 0, 1, 1]], ids=str)
+def test_rows_too_wide_to_be_grouped_are_added(width: int, index: list[int]) -> None:
+    """Such as images of 3 channels and 224 by 224: no two of these fit in the memory that a thread keeps."""
+    values = RNG.normal(size=(4, width)).astype("f4")
+    found = gradcore.zeros(3, width).index_add(0, gradcore.tensor(index), gradcore.tensor(values))
+    np.testing.assert_array_equal(found.numpy(), expected(np.zeros((3, width), "f4"), np.array(index), values, 0))
+
+
 def test_positions_of_several_dimensions_count_from_both_ends() -> None:
     index = RNG.integers(-60, 60, (9, COUNT // 9))
     values = RNG.normal(size=(*index.shape, 3)).astype("f4")
@@ -178,3 +187,17 @@ def test_groups_of_rows_take_no_memory_of_their_own(places: np.ndarray) -> None:
         fold_rows(np.add, target, places, rows)
         most = tracemalloc.get_traced_memory()[1] - before
     assert most <= SLACK
+
+
+@pytest.mark.usefixtures("tracing")
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+@pytest.mark.parametrize("width", [1, 2, 3, 7, NARROW - 1])
+def test_narrow_rows_take_no_memory_of_their_own(width: int, dtype: str) -> None:
+    target, rows, places = np.zeros((50, width), dtype), np.ones((9000, width), dtype), np.arange(9000) * 7 % 50
+    for by in (np.add, np.maximum):
+        for _ in range(2):
+            before, _ = tracemalloc.get_traced_memory()
+            tracemalloc.reset_peak()
+            fold_rows(by, target, places, rows)
+            most = tracemalloc.get_traced_memory()[1] - before
+        assert most <= SLACK

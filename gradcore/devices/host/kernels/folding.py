@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -36,8 +37,9 @@ def fold_rows(by: Any, target: Array, places: Array, rows: Array) -> None:
     same in every run. The arrays are contiguous, and ``places`` has one dimension."""
     width = target.shape[1]
     first = places[:LISTED]
-    if (width < _WIDE or rows.size < _ENOUGH or rows.dtype != target.dtype or target.dtype.char not in "fd"
-            or (not (rising := bool((first[1:] >= first[:-1]).all())) and width < NARROW)):
+    # Groups have room for two rows or more.
+    if (not _WIDE <= width <= KEPT // rows.itemsize // 2 or rows.size < _ENOUGH or rows.dtype != target.dtype
+            or target.dtype.char not in "fd" or (not (rising := bool((first[1:] >= first[:-1]).all())) and width < NARROW)):
         _fold_each(by, target, places, rows)
         return
     for part in slices(len(places), _GROUPED if rising else LISTED):
@@ -55,11 +57,26 @@ def _fold_each(by: Any, target: Array, places: Array, rows: Array) -> None:
         for k, place in numbered(places):
             row = target[place]
             by(row, rows[k], out=row)
-    elif width:
-        flat, across, some = target.reshape(-1), np.arange(width), _PLACED // width
-        for part in slices(len(places), some):
-            # They have no name, under which they would stay while the next are computed.
-            by.at(flat, (places[part, None] * width + across).reshape(-1), rows[part].reshape(-1))
+    elif width == 1:
+        by.at(target.reshape(-1), places, rows.reshape(-1))
+    elif 0 < len(places) * width <= LISTED:
+        by.at(target.reshape(-1), (places[:, None] * width + np.arange(width)).reshape(-1), rows.reshape(-1))
+    elif width and len(places):
+        flat, across = target.reshape(-1), _across(width)
+        with lent(across.size, across.dtype) as room:
+            where = room.reshape(-1, width)
+            for part in slices(len(places), len(across)):
+                here = where[:len(rows[part])]
+                # Copied, then added to as many: NumPy makes a buffer of the result's size for each operand that it repeats.
+                np.copyto(here, places[part, None] * width)
+                np.add(here, across[:len(here)], here)
+                by.at(flat, here.reshape(-1), rows[part].reshape(-1))
+
+
+@functools.lru_cache(maxsize=16)
+def _across(width: int) -> Array:
+    """The numbers of a row's elements, in some rows."""
+    return np.tile(np.arange(width), (_PLACED // width, 1))
 
 
 def _fold_groups(by: Any, target: Array, places: Array, rows: Array, rising: bool) -> bool:
