@@ -16,9 +16,10 @@ from gradcore.spec import FOLDED, PIECE
 NARROW, _MANY = 32, 64
 #: Of longer rows, if they have at most so many numbers and there are at least so many, the place of the largest is found.
 _MEDIUM, _SOME = 1024, 32
-#: At least so many numbers that differ by no more than this are shifted by the same one for softmax, of which rounding a
-#: difference of 16 changes less than a millionth. So many are looked at before all are.
-_ENOUGH, _CLOSE, _SAMPLE = 8192, 16, 1024
+#: At least so many numbers, in at least so many rows, that differ by no more than this are shifted by the same one for softmax,
+#: of which rounding a difference of 16 changes less than a millionth; the fewer rows, the less the largest of each costs. So
+#: many numbers are looked at before all are.
+_ENOUGH, _ROWS, _CLOSE, _SAMPLE = 1 << 15, 256, 16, 1024
 
 
 def _width(dim: int, *arrays: Array) -> int:
@@ -82,7 +83,7 @@ def softmax(x: Array, out: Array, workspace: Array, *, dim: int) -> None:
     for some in slices(len(xs), _some(width)):
         part, y = xs[some], outs[some]
         fold = folds[:len(part)]
-        if part.size >= _ENOUGH and len(part) > 1 and _are_close(part[:_SAMPLE // width + 1]) and _are_close(part):
+        if part.size >= _ENOUGH and len(part) >= _ROWS and _are_close(part[:_SAMPLE // width + 1]) and _are_close(part):
             np.subtract(part, np.maximum.reduce(part, None), y)
         else:
             largest(part, y, fold)
