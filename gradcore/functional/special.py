@@ -7,8 +7,6 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-import numpy as np
-
 from gradcore.functional import mathematics as m
 from gradcore.functional.composed import logit, xlog1py, xlogy
 from gradcore.functional.mathematics import erf, expm1, log1p, round
@@ -137,8 +135,7 @@ def ndtri(input: Tensor) -> Tensor:
     # 2p - 1 would have lost small p, also those below 0, which are moved away from it: erfinv and its slope are NaN there.
     inside = elementwise.where(elementwise.lt(share, 0), share - 1, elementwise.where(tail, 0.5, input))
     middle = _special.erfinv(2 * inside - 1) * _ROOT_TWO
-    least = float(np.finfo(input.spec.dtype).smallest_subnormal)
-    z = elementwise.sqrt(-2 * elementwise.log(elementwise.clamp(share, least, edge)))
+    z = elementwise.sqrt(-2 * elementwise.log(elementwise.where(tail, share, edge)))
     w = 1 / z
     near, beyond = (_polynomial(over, w) / _polynomial(under, w) for over, under in (_NEAR_TAIL, _FAR_TAIL))
     x = z - (elementwise.log(z) + elementwise.where(elementwise.lt(z, 8), near, beyond)) * w
