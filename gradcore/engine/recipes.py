@@ -142,7 +142,7 @@ def again(recipe: Recipe, index: int, edge: Edge | None, output: int | None, nam
 def spare(storage: Storage) -> None:
     """Before a write to bytes, or before an array of another library shows them: recipes that gather them go on with a copy,
     since programs may write to what nobody but a recipe keeps; or with nothing, if nobody has asked for the result yet."""
-    for weak in getattr(storage, "gathered", ()):
+    for weak in getattr(storage, "gathered", ()) if storage.block.keeps else ():
         recipe = weak()
         for k, r in enumerate(() if recipe is None else recipe.given):
             if type(r) is Saved and r.storage is storage and r.version == storage.version:

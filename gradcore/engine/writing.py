@@ -25,8 +25,7 @@ def before_write(op: Op, call: Call, written: list[Any], edges: list[Any] | None
         if target.spec.overlapping:
             raise SpecError(f"{op.name}: unsupported operation: more than one element of the written-to tensor refers "
                             "to a single memory location. Please clone() the tensor before performing the operation.")
-        if target.storage.block.keeps:
-            spare(target.storage)
+        spare(target.storage)
     if not local.state.grad:
         return None
     for target in written:

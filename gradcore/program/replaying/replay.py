@@ -103,8 +103,7 @@ class Replay:
         bound = self._bind() if self._bound is None or self._bound.is_held() else self._bound
         if gathering:
             for storage, _ in self._written_to(inputs):
-                if storage.block.keeps:
-                    spare(storage)
+                spare(storage)
         if self._in_two:
             self._found = {b: leaf.grad for b, leaf in self.trace.slots.items() if b in self._read_later}
             self._inputs = [t if x.buffer in self._read_later else t.storage.serial
