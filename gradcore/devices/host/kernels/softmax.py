@@ -16,10 +16,6 @@ from gradcore.spec import FOLDED, PIECE
 NARROW, _MANY = 32, 64
 #: Of longer rows, if they have at most so many numbers and there are at least so many, the place of the largest is found.
 _MEDIUM, _SOME = 1024, 32
-#: At least so many numbers, in at least so many rows, that differ by no more than this are shifted by the same one for softmax,
-#: of which rounding a difference of 16 changes less than a millionth; the fewer rows, the less the largest of each costs. So
-#: many numbers are looked at before all are.
-_ENOUGH, _ROWS, _CLOSE, _SAMPLE = 1 << 15, 256, 16, 1024
 
 
 def _width(dim: int, *arrays: Array) -> int:
@@ -60,12 +56,6 @@ def row_sums(part: Array, fold: Array) -> None:
         np.matmul(part, ones(width, part.dtype), out=fold)
 
 
-def _are_close(x: Array) -> bool:
-    """False also for NaN, and for infinite numbers."""
-    low, top = np.minimum.reduce(x, None, initial=np.inf), np.maximum.reduce(x, None, initial=-np.inf)
-    return bool(low >= top - _CLOSE and np.isfinite(top))
-
-
 @kernel
 def softmax(x: Array, out: Array, workspace: Array, *, dim: int) -> None:
     if not x.size:
@@ -83,11 +73,8 @@ def softmax(x: Array, out: Array, workspace: Array, *, dim: int) -> None:
     for some in slices(len(xs), _some(width)):
         part, y = xs[some], outs[some]
         fold = folds[:len(part)]
-        if part.size >= _ENOUGH and len(part) >= _ROWS and _are_close(part[:_SAMPLE // width + 1]) and _are_close(part):
-            np.subtract(part, np.maximum.reduce(part, None), y)
-        else:
-            largest(part, y, fold)
-            np.subtract(part, fold[:, None], y)
+        largest(part, y, fold)
+        np.subtract(part, fold[:, None], y)
         np.exp(y, y)
         row_sums(y, fold)
         np.true_divide(y, fold[:, None], y)
