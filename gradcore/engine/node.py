@@ -7,7 +7,7 @@ from typing import Any
 from gradcore.engine.hooks import Hookable
 from gradcore.engine.plans import INPUT, OVERWRITTEN, Call, KeepPlan
 from gradcore.engine.recipes import Again, Recipe
-from gradcore.engine.recomputing import any_remade, depth_of, gather, recipe_of, recompute_output, residual_of
+from gradcore.engine.recomputing import depth_of, gather, recipe_of, recompute_output, residual_of
 from gradcore.engine.saved import Packed, Rerun, Saved, kept
 from gradcore.engine.state import Where, local
 from gradcore.engine.value import PLAIN, Edge, alias
@@ -100,8 +100,12 @@ def build_node(call: Call, plan: KeepPlan, args: tuple[Any, ...], outputs: Any, 
                     follows = plan.follows and state.recompute
         if follows and (depth := depth_of(call, plan.beside, args, edges, outputs[0])):
             node.recipe = recipe_of(node, args, outputs, aux, edges, depth, saved)
-    elif plan.gathers and packing is None and state.recompute and (not plan.follows or any_remade(edges)):
-        gather(node, args, outputs, edges)
+    elif plan.gathers and packing is None and state.recompute:
+        for edge in edges:
+            # Of a sum an input must be recomputed.
+            if not plan.follows or (edge is not None and edge[0].recipe is not None):
+                gather(node, args, outputs, edges)
+                break
     return node
 
 

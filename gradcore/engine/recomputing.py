@@ -49,14 +49,6 @@ def residual_of(node: Node, slot: Slot, args: tuple[Any, ...], outputs: Any, aux
     return keep(made, None, index if kind == OUTPUT else len(outputs) + index, node.id, name)
 
 
-def any_remade(edges: list[Any]) -> bool:
-    """Has any of the nodes a recipe?"""
-    for edge in edges:  # noqa: SIM110 - sums are many, and a generator takes three times as long
-        if edge is not None and edge[0].recipe is not None:
-            return True
-    return False
-
-
 def is_remade(value: Value) -> bool:
     """Has a tensor's node a recipe for it, and is it still what that makes?"""
     if value.edge is None or value.storage.version:
