@@ -48,8 +48,8 @@ class Recipe:
         self.scope = node.scope
         self.site = node.site
         #: What it reads, shared with its node where that has it; and edges of what other nodes recompute or keep. These are
-        #: asked for it as long as something needs the tensor: but for parameters, a recipe alone keeps nothing alive that
-        #: would not be kept without it.
+        #: asked for it as long as something needs the tensor: but for parameters, and for inputs that are kept in the place of
+        #: the output, a recipe alone keeps nothing alive that would not be kept without it.
         self.given = given
         #: Are there such edges?
         self.asks = asks
@@ -60,7 +60,7 @@ class Recipe:
         self.users = 0
         #: What the op has given, while nodes still wait for it.
         self.value: Any = None
-        #: Of a recipe that inputs are kept for: drops it when the result goes that nobody has asked for.
+        #: Of one that inputs are kept for: a weak reference to the result, whose end drops the recipe if nobody has asked for it.
         self.result: Any = None
 
     def sources(self) -> list[Any] | None:
