@@ -60,7 +60,7 @@ class Recipe:
         self.users = 0
         #: What the op has given, while nodes still wait for it.
         self.value: Any = None
-        #: Of one that inputs are kept for: a weak reference to the result, whose end drops the recipe if nobody has asked for it.
+        #: Of one that inputs are kept for: a weak reference to the result, whose end drops a recipe that nobody asked for.
         self.result: Any = None
 
     def sources(self) -> list[Any] | None:
