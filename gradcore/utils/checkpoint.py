@@ -133,8 +133,10 @@ class _Part:
         self.early = early
         # Through the hooks of an enclosing checkpoint, if there is one.
         self.number = next_number()
-        self.args = tuple(self._held(a) for a in args)
-        self.kwargs = {k: self._held(a) for k, a in kwargs.items()}
+        # Those that are one object are one in the second run, too, which the function may look at.
+        held = {key: self._held(a) for key, a in {id(a): a for a in (*args, *kwargs.values())}.items()}
+        self.args = tuple(held[id(a)] for a in args)
+        self.kwargs = {k: held[id(a)] for k, a in kwargs.items()}
         self.first = FirstRun()
         states = self.first.draws([*args, *kwargs.values()]) if preserve else []
         self.draws = [self._held(state, "the random state of checkpoint") for state in states]
@@ -197,9 +199,10 @@ class _Part:
                 if not waiting and (self.early or not self.whole):
                     raise _Enough
 
-        args = [_shown(a) for a in self.args]
-        kwargs = {k: _shown(a) for k, a in self.kwargs.items()}
-        draws = [_shown(state) for state in self.draws]
+        shown = {key: _shown(a) for key, a in {id(a): a for a in self.held}.items()}
+        args = [shown[id(a)] for a in self.args]
+        kwargs = {k: shown[id(a)] for k, a in self.kwargs.items()}
+        draws = [shown[id(state)] for state in self.draws]
 
         def run() -> None:
             with self.context:

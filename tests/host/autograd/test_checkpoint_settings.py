@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -97,3 +98,19 @@ def test_a_backward_inside_the_first_run_runs_again_what_there_has_been(early: b
         run(x * 1).sum().backward()
         found.append(x.grad.tolist())
     assert found[0] == found[1]
+
+
+def test_arguments_that_are_one_tensor_are_one_in_the_second_run() -> None:
+    """Self-attention is a single product then: it looks at whether query, key and value are the same."""
+    attention = nn.MultiheadAttention(8, 2, batch_first=True)
+    once = partial(checkpoint, attention)
+    found, kept = [], []
+    for run in (attention, once, partial(checkpoint, once)):
+        x = gradcore.arange(48.0).view(2, 3, 8).sin().requires_grad_()
+        with gradcore.step() as step:
+            y = x * 2
+            run(y, y, value=y, need_weights=False)[0].square().sum().backward()
+        found.append(x.grad.tolist())
+        kept.append(sum(k.name == "an argument of checkpoint" for k in step.report.kept))
+    assert found[0] == found[1] == found[2]
+    assert kept == [0, 1, 2]
