@@ -12,9 +12,8 @@ from typing import Any, Protocol
 
 from rich.console import Console
 
-import gradcore
 from gradcore.cli.common import add_measured, argument, data_to_measure, pick_device
-from gradcore.cli.steps import Measured, measured
+from gradcore.cli.steps import Measured, limited, measured
 from gradcore.devices.device import Device, get_device
 from gradcore.errors import OutOfMemory
 from gradcore.memory.stack import unnamed
@@ -95,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
         # if they grow with each.
         least = min((m.steps for m in taken.values() if not m.level), default=options.steps)
         with console.status(f"batch {batch_size:,} on {on}"):
-            found = _limited(limit, on, lambda: measured(options.model, batch_size, on, options.optimizer, dataset,
+            found = limited(limit, on, lambda: measured(options.model, batch_size, on, options.optimizer, dataset,
                                                          options.steps if limit is not None else least, options.seed,
                                                          limit is not None))
         if limit is not None:
@@ -263,13 +262,3 @@ def find(attempt: Attempt, budget: int, mode: str = "binsearch") -> Found:
     peak = best.peak
     return Found(low, fits_up_to, peak.requested, peak.allocated, peak.reserved, attempt(low + 1, None).peak.allocated,
                  reached_by(peak), tuple(search.tried))
-
-
-def _limited(limit: int | None, device: Any, work: Callable[[], Measured]) -> Measured:
-    memory = get_device(device).stack.limit
-    gradcore.empty_cache(device)
-    before, memory.limit = memory.limit, limit
-    try:
-        return work()
-    finally:
-        memory.limit = before

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradcore import __version__
-from gradcore.cli import collect_env, diff, export, find_batch, measure, report, train
+from gradcore.cli import collect_env, diff, export, find_batch, find_checkpoints, measure, report, train
 from gradcore.cli.failures import described, noted
 from gradcore.errors import GradcoreError
 from gradcore.models import registry as models
@@ -37,6 +37,9 @@ _COMMANDS = (
     ("find-batch", find_batch, "the largest batch size that fits in a given amount of memory",
      "The largest batch size whose training step fits in SIZE bytes: predicted from shapes by a pool of that size, then run on "
      "the device. MODEL is as for gradcore measure."),
+    ("find-checkpoints", find_checkpoints, "the layers to checkpoint so that a step fits in a given amount of memory",
+     "The layers whose checkpoints let a training step fit in SIZE bytes: always the next that saves most of the peak for what "
+     "runs twice, predicted from shapes. MODEL is as for gradcore measure, and returns a module."),
     ("collect-env", collect_env, "print what a bug report needs",
      "The machine, the GPUs, and the versions of the packages: what a bug report needs."),
 )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from gradcore.errors import SpecError
 from gradcore.models.examples import Batch, batch
 from gradcore.report.recording import Recording
 from gradcore.report.step import StepReport
+from gradcore.utils.checkpointed import checkpoint_layers
+
+T = TypeVar("T")
 
 #: The most steps until blocks lie as after a step before.
 _SETTLING = 32
@@ -61,13 +65,14 @@ class Measured(NamedTuple):
 
 
 def measured(model: str, batch_size: int, device: Any, optimizer: str | None = None, dataset: Any = None, steps: int = 3,
-             seed: int = 0, settle: bool = False, recorded: bool = False) -> Measured:
+             seed: int = 0, settle: bool = False, recorded: bool = False, checkpoints: Iterable[str] = ()) -> Measured:
     """The report of the step with the highest peak among the first ``steps`` steps, from an empty pool; its ``peak.reserved``
     is the most of any of them. The first step creates the optimizer's state, so later steps differ from it.
 
     Without a name, ``optimizer`` is the model's usual one. Steps find other gaps than those before, so their blocks come to lie
     elsewhere: ``settle`` goes on until they lie as after a step before, for at most 32 steps. They never do if live bytes grow
-    with each step, and may need more if many of them change places.
+    with each step, and may need more if many of them change places. Layers of the module named in ``checkpoints`` are
+    checkpointed.
     """
     gradcore.manual_seed(seed)
     # Beside the generator, a model from before this one may be live, in a reference cycle, as one with a hook of its own is.
@@ -81,7 +86,7 @@ def measured(model: str, batch_size: int, device: Any, optimizer: str | None = N
     update, chosen = None, None
     if isinstance(workload, models.Workload):
         chosen = optimizer or models.defaults(model).optimizer
-        update = make_optimizer(chosen, workload.module.parameters())
+        update = make_optimizer(chosen, checkpoint_layers(workload.module, checkpoints).parameters())
     elif optimizer is not None:
         raise ValueError(f"{model} returned a training step, which has optimizers of its own: leave out --optimizer")
     # A report takes longer than the step of a small model does, so only that of one step is made.
@@ -107,3 +112,14 @@ def measured(model: str, batch_size: int, device: Any, optimizer: str | None = N
     report = replace(highest.report, peak=replace(highest.report.peak, reserved=reserved))
     return Measured(report, taken, chosen, settled, not lives or lives[-1] in lives[:-1],
                     highest.recording if recorded else None)
+
+
+def limited(limit: int | None, device: Any, work: Callable[[], T]) -> T:
+    """Do ``work`` with an empty pool of the device that may reserve at most ``limit`` bytes."""
+    memory = get_device(device).stack.limit
+    gradcore.empty_cache(device)
+    before, memory.limit = memory.limit, limit
+    try:
+        return work()
+    finally:
+        memory.limit = before

@@ -224,7 +224,8 @@ def test_bad_options_are_usage_errors(capsys, option, value):
     assert value in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["train", "measure", "report", "diff", "export", "find-batch", "collect-env"])
+@pytest.mark.parametrize("command", ["train", "measure", "report", "diff", "export", "find-batch", "find-checkpoints",
+                                     "collect-env"])
 def test_help_fits_the_terminal(capsys, monkeypatch, command):
     monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit) as exit_:
@@ -240,10 +241,11 @@ def test_without_a_command_there_is_a_choice(capsys):
         main([])
     assert exit_.value.code == 2
     said = capsys.readouterr().err
-    assert all(command in said for command in ("train", "measure", "report", "diff", "export", "find-batch", "collect-env"))
+    assert all(command in said for command in ("train", "measure", "report", "diff", "export", "find-batch", "find-checkpoints",
+                                                    "collect-env"))
     assert "Begin with\n  gradcore train" in said
     # Each with what it does beside it.
-    assert "\n    train        train a network" in said and "\n    find-batch   the largest" in said
+    assert "\n    train           train a network" in said and "\n    find-batch      the largest" in said
 
 
 @pytest.mark.parametrize(("argv", "word"), [(["train", "mlp"], "mlp"), (["train", "--modl", "mlp"], "--modl mlp"),

@@ -103,6 +103,8 @@ def test_the_fields_that_commands_print(capsys: Any, tmp_path: Path) -> None:
         assert set(row.pop("by_role")) == set(ROLES)
     assert keys(measured) | {"by_role"} == said["measure"]
     assert keys(printed("find-batch", "mlp", "--memory", "8MiB", "--device", "meta")) == said["find-batch"]
+    found = keys(printed("find-checkpoints", "mlp", "--memory", "8MiB"))
+    assert found == said["find-checkpoints"] - {"named_modules()"}
     reported = printed("report", trained["file"])
     assert set(reported) == said["report"]
     smaller = printed("train", "--steps", "2", "--device", "cpu", "--out", str(tmp_path), "--batch-size", "8")

@@ -1,0 +1,209 @@
+"""``gradcore find-checkpoints``: finds the layers to checkpoint so that a step fits in memory, predicted from shapes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from heapq import heapify, heappop, heappush
+from typing import Any, NamedTuple
+
+from rich.console import Console
+
+from gradcore import models
+from gradcore.cli.common import add_measured, data_to_measure, positive
+from gradcore.cli.find_batch import memory_size, percent
+from gradcore.cli.steps import Measured, limited, measured
+from gradcore.cli.tables import print_folded
+from gradcore.errors import ModifiedInPlace, OutOfMemory
+from gradcore.memory.stack import unnamed
+from gradcore.nn.parameter import is_lazy
+from gradcore.report.text import bar, reached_by
+from gradcore.units import count_of, format_bytes
+from gradcore.utils.checkpoint import CheckpointError
+from gradcore.utils.checkpointed import obstacle
+from gradcore.utils.flop_counter import FlopCounterMode
+
+#: A checkpoint that lowers the peak by less than this share of it is not worth its line.
+_LEAST = 1 / 1000
+
+
+class Cost(NamedTuple):
+    """What a step takes: the bytes of its peak, and the operations of its products, as ``FlopCounterMode`` counts them."""
+
+    allocated: int
+    flops: int
+
+    def worth(self, other: Cost) -> float:
+        """The bytes that ``other`` has saved from the peak, for each operation that it has added; 0 if those are too few."""
+        saved = self.allocated - other.allocated
+        return saved / (1 + max(other.flops - self.flops, 0)) if saved >= _LEAST * self.allocated else 0.0
+
+    def more_than(self, first: Cost) -> str:
+        """The operations that this takes more than ``first``, as a share."""
+        return f"{self.flops / first.flops - 1 if first.flops else 0.0:+.1%}"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--batch-size", type=positive, default=64, metavar="N", help="samples of a step (default 64)")
+    parser.add_argument("--memory", type=memory_size, metavar="SIZE",
+                        help="the available memory, such as 8GiB: stop when the step fits (default: go on as long as a "
+                             "checkpoint lowers the peak)")
+    parser.add_argument("--margin", type=percent, default=Fraction(5, 100), metavar="5%",
+                        help="the share of it to leave for the driver and libraries (default 5%%)")
+    add_measured(parser, "steps to run")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Search and print; the status is 1 if the step does not fit, whichever layers are checkpointed."""
+    layers = _layers_of(options.model, options.batch_size, data_to_measure(options))
+    console = Console(quiet=options.json, highlight=False, markup=False)
+    steps = _Steps(options, console)
+    with unnamed():
+        found = find(steps.cost, layers, steps.fits)
+        report, _, optimizer, *_ = steps.measure(found.layers, steps.budget if found.fits else None)
+    status, peak = int(steps.budget is not None and not found.fits), report.peak
+    if options.json:
+        print(json.dumps({"version": 1, "model": options.model, "optimizer": optimizer, "batch_size": options.batch_size,
+                          "memory": options.memory, "margin": float(options.margin), "budget": steps.budget,
+                          "fits": None if steps.budget is None else found.fits, "layers": found.layers,
+                          "requested": peak.requested, "allocated": peak.allocated, "reserved": peak.reserved,
+                          "flops": found.cost.flops, "reached_by": reached_by(peak),
+                          "path": [{"layers": names, **taken._asdict()} for names, taken in found.path],
+                          "refused": steps.refused}))
+        return status
+    console.print(f"Peaks of a training step of {options.model} with {optimizer}, batch {options.batch_size:,}, predicted from "
+                  "shapes, as more layers are checkpointed", soft_wrap=True)
+    _print_path(console, found.path)
+    if steps.budget is not None:
+        limit = f"{format_bytes(steps.budget)} ({format_bytes(options.memory)} minus {float(options.margin):.1%})"
+        console.print(f"The step {'fits' if found.fits else 'does not fit'} in {limit} with "
+                      f"{count_of(len(found.layers), 'checkpoint')}:", soft_wrap=True)
+    console.print(f"  peak requested {peak.requested:,} allocated {peak.allocated:,} reserved {peak.reserved:,} bytes "
+                  f"({format_bytes(peak.reserved)}), operations {found.cost.more_than(found.path[0][1])}\n"
+                  f"  reached by {reached_by(peak)}\n"
+                  f"  gradcore.utils.checkpointed.checkpoint_layers(model, {found.layers})", soft_wrap=True)
+    for name, why in steps.refused.items():
+        console.print(f"{name} cannot run twice: {why}", soft_wrap=True)
+    return status
+
+
+class _Steps:
+    """Steps of the model with some of its layers checkpointed, by the options of the command."""
+
+    def __init__(self, options: argparse.Namespace, console: Console) -> None:
+        self._options = options
+        self._console = console
+        self._tried = 0
+        #: The bytes that a pool may reserve; None without a limit.
+        self.budget = None if options.memory is None else int(options.memory * (1 - options.margin))
+        #: Why a layer cannot run twice.
+        self.refused: dict[str, str] = {}
+
+    def measure(self, layers: Sequence[str], limit: int | None = None) -> Measured:
+        """The step with the highest peak; with a limit, in which gaps count, until blocks lie as after a step before."""
+        asked, self._tried = self._options, self._tried + 1
+        # A search takes as many attempts as there are kinds of layers, and checkpoints: a terminal shows where it is.
+        with self._console.status(f"attempt {self._tried}: {count_of(len(layers), 'checkpoint')}"):
+            return limited(limit, "meta", lambda: measured(
+                asked.model, asked.batch_size, "meta", asked.optimizer, data_to_measure(asked), asked.steps, asked.seed,
+                settle=limit is not None, checkpoints=layers))
+
+    def cost(self, layers: Sequence[str]) -> Cost:
+        """What a step takes; endless bytes if the last of the layers does not do the same when it runs again."""
+        try:
+            with FlopCounterMode(display=False) as counter:
+                found = self.measure(layers)
+        except (CheckpointError, ModifiedInPlace) as error:
+            if not layers:
+                raise
+            self.refused[layers[-1]] = str(error)
+            return Cost(sys.maxsize, 0)
+        return Cost(found.report.peak.allocated, counter.get_total_flops() // found.steps)
+
+    def fits(self, layers: Sequence[str], cost: Cost) -> bool:
+        """Does a pool of the given size serve the step, of which the cost is known?"""
+        if self.budget is None or cost.allocated > self.budget:
+            return False
+        try:
+            return self.measure(layers, self.budget).report.peak.reserved <= self.budget
+        except OutOfMemory:
+            # Because of gaps between blocks.
+            return False
+
+
+def _print_path(console: Console, path: list[tuple[list[str], Cost]]) -> None:
+    """A row for each layer that was checkpointed in turn."""
+    (before, first), rows = path[0], []
+    for names, taken in path:
+        added, replaced = [*{*names} - {*before}], {*before} - {*names}
+        label = (added[0] if added else "(none)") + (f", for {count_of(len(replaced), 'layer')} in it" if replaced else "")
+        rows.append((label, format_bytes(taken.allocated), f"{taken.allocated / first.allocated - 1:+.1%}",
+                     taken.more_than(first), bar(taken.allocated / first.allocated)))
+        before = names
+    print_folded(console, ("checkpoint", "allocated", "change", "operations", ""), rows, left=("checkpoint", ""))
+
+
+def _layers_of(model: str, batch_size: int, dataset: Any) -> dict[str, Any]:
+    """By name the layers that may be checkpointed, each with its kind: layers of a kind differ in nothing but numbers in their
+    names. Raises ValueError for a training step of a user's own."""
+    workload = models.load(model, batch_size, dataset, "meta")
+    if not isinstance(workload, models.Workload):
+        raise ValueError(f"{model} returned a training step, whose layers are not known: return a module, a batch and a loss")
+    return {name: (re.sub(r"\d+", "*", name), type(layer), *(None if is_lazy(p) else p.shape for p in layer.parameters()))
+            for name, layer in workload.module.named_modules() if name and not obstacle(layer)}
+
+
+class Found(NamedTuple):
+    """The layers to checkpoint, what a step takes then, and does it fit? ``path`` has the layers that were chosen one after the
+    other, at first none, each time with what a step takes."""
+
+    layers: list[str]
+    cost: Cost
+    fits: bool
+    path: list[tuple[list[str], Cost]]
+
+
+def find(cost: Callable[[Sequence[str]], Cost], layers: Mapping[str, Any],
+         fits: Callable[[Sequence[str], Cost], bool]) -> Found:
+    """Checkpoints one of ``layers`` after the other until a step ``fits``, or until no other lowers the peak.
+
+    It is always the layer that saves most bytes of the peak for an operation that runs again. What one has saved when it was
+    tried last, or the first of its kind at the beginning, is taken for the most that it saves now, so that few are tried again
+    (Minoux, Accelerated greedy algorithms for maximizing submodular set functions, 1978). In the end those are left out without
+    which the step fits, too.
+    """
+    chosen: list[str] = []
+    now = cost(chosen)
+    path, done = [(chosen, now)], fits(chosen, now)
+    firsts = {kind: name for name, kind in reversed([*layers.items()])}
+    worth = {kind: 0.0 if done else now.worth(cost([name])) for kind, name in firsts.items()}
+    ranked = [(-worth[kind], k, name) for k, (name, kind) in enumerate(layers.items())]
+    #: The best first; and those that save nothing as long as the peak is where it is.
+    waiting, idle = [rank for rank in ranked if rank[0]], [rank for rank in ranked if not rank[0]]
+    heapify(waiting)
+    while waiting and not done:
+        _, k, name = heappop(waiting)
+        if any(f"{name}.".startswith(f"{c}.") for c in chosen):
+            continue
+        more = [*(c for c in chosen if not c.startswith(f"{name}.")), name]
+        then = cost(more)
+        saves = now.worth(then)
+        if not saves:
+            idle.append((0.0, k, name))
+        elif waiting and saves < -waiting[0][0]:
+            heappush(waiting, (-saves, k, name))
+        else:
+            chosen, now, waiting, idle = more, then, [*waiting, *idle], []
+            heapify(waiting)
+            path.append((chosen, now))
+            done = fits(chosen, now)
+    for name in chosen if done else ():
+        fewer = [c for c in chosen if c != name]
+        then = cost(fewer)
+        if fits(fewer, then):
+            chosen, now = fewer, then
+    return Found([name for name in layers if name in chosen], now, done, path)
