@@ -18,9 +18,10 @@ def checkpoint_layers(module: M, names: Iterable[str]) -> M:
     """Let every call of the named layers of ``module`` be a :func:`~gradcore.utils.checkpoint.checkpoint`; returns ``module``.
 
     ``names`` are paths as in ``named_modules()`` and in reports, such as those that ``gradcore find-checkpoints`` prints. What
-    a layer runs, its hooks included, runs again in backward. Its parameters, its state dict and its copies are as before, and
-    its class is a subclass of the one that it had. Raises AttributeError for a name that ``module`` does not have, and
-    ValueError for a container that is never called, or a layer without parameters yet; then no layer has changed.
+    a layer runs, its hooks included, runs again in backward, as in any checkpoint. Its parameters, its state dict and its
+    copies are as before, and its class is a subclass of the one that it had. Raises AttributeError for a name that ``module``
+    does not have, and ValueError for a container that is never called, or a layer without parameters yet; then no layer has
+    changed.
     """
     layers = {name: module.get_submodule(name) for name in names}
     for name, layer in layers.items():
