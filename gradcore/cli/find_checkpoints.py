@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 from rich.console import Console
@@ -32,10 +33,14 @@ _LEAST = 1 / 1000
 
 
 class Cost(NamedTuple):
-    """What a step takes: the bytes of its peak, and the operations of its products, as ``FlopCounterMode`` counts them."""
+    """What a step takes: the bytes of its peak, and the operations of its products, as ``FlopCounterMode`` counts them.
+
+    ``again`` is the layer that the peak is in, if it is in backward, where checkpointed layers run again.
+    """
 
     allocated: int
     flops: int
+    again: str = ""
 
     def worth(self, other: Cost) -> float:
         """The bytes that ``other`` has saved from the peak, for each operation that it has added; 0 if those are too few."""
@@ -72,7 +77,8 @@ def run(options: argparse.Namespace) -> int:
                           "fits": None if steps.budget is None else found.fits, "layers": found.layers,
                           "requested": peak.requested, "allocated": peak.allocated, "reserved": peak.reserved,
                           "flops": found.cost.flops, "reached_by": reached_by(peak),
-                          "path": [{"layers": names, **taken._asdict()} for names, taken in found.path],
+                          "path": [{"layers": names, "allocated": taken.allocated, "flops": taken.flops}
+                                   for names, taken in found.path],
                           "refused": steps.refused}))
         return status
     console.print(f"Peaks of a training step of {options.model} with {optimizer}, batch {options.batch_size:,}, predicted from "
@@ -122,7 +128,8 @@ class _Steps:
                 raise
             self.refused[layers[-1]] = str(error)
             return Cost(sys.maxsize, 0)
-        return Cost(found.report.peak.allocated, counter.get_total_flops() // found.steps)
+        peak = found.report.peak
+        return Cost(peak.allocated, counter.get_total_flops() // found.steps, peak.layer if peak.phase == "backward" else "")
 
     def fits(self, layers: Sequence[str], cost: Cost) -> bool:
         """Does a pool of the given size serve the step, of which the cost is known?"""
@@ -140,7 +147,8 @@ def _print_path(console: Console, path: list[tuple[list[str], Cost]]) -> None:
     (before, first), rows = path[0], []
     for names, taken in path:
         added, replaced = [*{*names} - {*before}], {*before} - {*names}
-        label = (added[0] if added else "(none)") + (f", for {count_of(len(replaced), 'layer')} in it" if replaced else "")
+        label = added[0] if added else f"not {replaced.pop()}, but in it" if replaced else "(none)"
+        label += f", for {count_of(len(replaced), 'layer')} in it" if added and replaced else ""
         rows.append((label, format_bytes(taken.allocated), f"{taken.allocated / first.allocated - 1:+.1%}",
                      taken.more_than(first), bar(taken.allocated / first.allocated)))
         before = names
@@ -169,41 +177,99 @@ class Found(NamedTuple):
 
 def find(cost: Callable[[Sequence[str]], Cost], layers: Mapping[str, Any],
          fits: Callable[[Sequence[str], Cost], bool]) -> Found:
-    """Checkpoints one of ``layers`` after the other until a step ``fits``, or until no other lowers the peak.
+    """Checkpoints one of ``layers``, each with its kind, after the other until a step ``fits``, or none lowers the peak.
 
-    It is always the layer that saves most bytes of the peak for an operation that runs again. What one has saved when it was
-    tried last, or the first of its kind at the beginning, is taken for the most that it saves now, so that few are tried again
-    (Minoux, Accelerated greedy algorithms for maximizing submodular set functions, 1978). In the end those are left out without
-    which the step fits, too.
+    It is always the layer that saves most bytes of the peak for an operation that runs again. If none saves any because the
+    peak is in the second run of one that was chosen, that is too large a part: those in it are tried instead. In the end the
+    ones are left out without which the step fits, too.
     """
-    chosen: list[str] = []
-    now = cost(chosen)
-    path, done = [(chosen, now)], fits(chosen, now)
-    firsts = {kind: name for name, kind in reversed([*layers.items()])}
-    worth = {kind: 0.0 if done else now.worth(cost([name])) for kind, name in firsts.items()}
-    ranked = [(-worth[kind], k, name) for k, (name, kind) in enumerate(layers.items())]
-    #: The best first; and those that save nothing as long as the peak is where it is.
-    waiting, idle = [rank for rank in ranked if rank[0]], [rank for rank in ranked if not rank[0]]
-    heapify(waiting)
-    while waiting and not done:
-        _, k, name = heappop(waiting)
-        if any(f"{name}.".startswith(f"{c}.") for c in chosen):
-            continue
-        more = [*(c for c in chosen if not c.startswith(f"{name}.")), name]
-        then = cost(more)
-        saves = now.worth(then)
-        if not saves:
-            idle.append((0.0, k, name))
-        elif waiting and saves < -waiting[0][0]:
-            heappush(waiting, (-saves, k, name))
-        else:
-            chosen, now, waiting, idle = more, then, [*waiting, *idle], []
-            heapify(waiting)
-            path.append((chosen, now))
-            done = fits(chosen, now)
+    search = _Search(cost, layers)
+    path, done = [(search.chosen, search.now)], fits(search.chosen, search.now)
+    while not done and (search.add() or search.divide()):
+        path.append((search.chosen, search.now))
+        done = fits(search.chosen, search.now)
+    if not done:
+        best = min(range(len(path)), key=lambda k: path[k][1].allocated)
+        path = path[:best + 1]
+    chosen, now = path[-1]
     for name in chosen if done else ():
         fewer = [c for c in chosen if c != name]
         then = cost(fewer)
         if fits(fewer, then):
             chosen, now = fewer, then
     return Found([name for name in layers if name in chosen], now, done, path)
+
+
+class _Search:
+    """The layers chosen so far, and those that may be chosen next, the best first.
+
+    What a layer has saved when it was tried last is taken for the most that it saves now, so that few are tried again (Minoux,
+    Accelerated greedy algorithms for maximizing submodular set functions, 1978); before that, what the last of its kind has.
+    """
+
+    def __init__(self, cost: Callable[[Sequence[str]], Cost], layers: Mapping[str, Any]) -> None:
+        self._cost = cost
+        self._kinds = layers
+        self._rank = {name: k for k, name in enumerate(layers)}
+        self.chosen: list[str] = []
+        self.now = cost(self.chosen)
+        #: Negated worth, rank and name.
+        self._waiting: list[tuple[float, int, str]] = []
+        #: By kind, those that save nothing as long as the peak is where it is.
+        self._idle: dict[Any, list[str]] = {}
+        #: What the last one of a kind saved that saved anything.
+        self._worth: dict[Any, float] = {}
+        for name, kind in layers.items():
+            self._idle.setdefault(kind, []).append(name)
+        self._try_idle(math.inf)
+
+    def _try_idle(self, worth: float = 0.0) -> None:
+        """Let one layer of each kind that saved nothing be tried anew, after those that may save more than ``worth``."""
+        for kind in [*self._idle]:
+            self._put(self._idle[kind].pop(0), worth)
+            if not self._idle[kind]:
+                del self._idle[kind]
+
+    def _put(self, name: str, worth: float) -> None:
+        heappush(self._waiting, (-worth, self._rank[name], name))
+
+    def add(self) -> bool:
+        """Choose one more layer, in the place of those in it; False if none lowers the peak."""
+        while self._waiting:
+            _, _, name = heappop(self._waiting)
+            if any(is_in(name, c) for c in self.chosen):
+                continue
+            more = [*(c for c in self.chosen if not is_in(c, name)), name]
+            then = self._cost(more)
+            worth = self.now.worth(then)
+            if not worth:
+                self._idle.setdefault(self._kinds[name], []).append(name)
+                continue
+            self._worth[self._kinds[name]] = worth
+            for other in self._idle.pop(self._kinds[name], ()):
+                self._put(other, worth)
+            if self._waiting and worth < -self._waiting[0][0]:
+                self._put(name, worth)
+                continue
+            self.chosen, self.now = more, then
+            self._try_idle()
+            return True
+        return False
+
+    def divide(self) -> bool:
+        """Take back the layer in whose second run the peak is, if there are layers in it; False if there is none such."""
+        for name in self.chosen:
+            inside = [other for other in self._kinds if other != name and is_in(other, name)]
+            if inside and is_in(self.now.again, name):
+                self.chosen = [c for c in self.chosen if c != name]
+                self.now = self._cost(self.chosen)
+                for other in inside:
+                    self._put(other, self._worth.get(self._kinds[other], 0.0))
+                self._try_idle()
+                return True
+        return False
+
+
+def is_in(name: str, layer: str) -> bool:
+    """Is it the layer, or one in it?"""
+    return f"{name}.".startswith(f"{layer}.")
