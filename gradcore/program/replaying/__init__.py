@@ -1,4 +1,4 @@
-"""A replay: ``binding`` binds a program's calls to an ``arena``, with ``stand_ins`` for what each run brings.
+"""A replay: ``binding`` binds a program to an ``arena``, its ``bound_calls`` with ``stand_ins`` for what each run brings.
 
 ``replay`` runs them, with the ``counts`` of optimizers and the gradients that are ``left``; ``narration`` writes the log.
 ``capture`` makes CUDA graphs of them, over ``fixed`` addresses. ``differentiable`` has one for each call that waits for its

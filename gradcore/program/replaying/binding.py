@@ -1,30 +1,27 @@
-"""Binds a program's calls to memory: to an arena, to captured storages, and to places that each run fills with its own."""
+"""Binds a program to memory: its calls to an arena, and the gradients and other ranges that stay alive in that after a run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
+from collections.abc import Iterable, Sequence
 from typing import Any
 from weakref import ref
 
-from gradcore.devices.calls import Changing, KernelCall
 from gradcore.engine.value import value_over
 from gradcore.events import Tag
 from gradcore.memory.arena import Range, close_ranges, open_ranges
 from gradcore.memory.resource import Block
-from gradcore.program.planning.fusion import groups
 from gradcore.program.planning.plan import Plan
-from gradcore.program.program import Instruction, Number, Operand
+from gradcore.program.program import Operand
 from gradcore.program.replaying.arena import Arena, Part
+from gradcore.program.replaying.bound_calls import BoundCalls
 from gradcore.program.replaying.left import Left, is_any_held
 from gradcore.program.replaying.narration import waiting_in
-from gradcore.program.replaying.stand_ins import Patch, StandIns
 from gradcore.program.tracing.trace import Trace
 from gradcore.spec import TensorSpec, round_up
 
 
 class Binding:
-    """The calls that a replay runs over one arena, and the places among their arguments that change from run to run."""
+    """An arena, the calls that a replay runs over it, and which of its ranges stay alive from run to run."""
 
     def __init__(self, trace: Trace, plan: Plan, arena: Arena) -> None:
         self.trace = trace
@@ -35,20 +32,7 @@ class Binding:
         #: By buffer, created when first used.
         self._parts: dict[int, Part] = {}
         self._origins: dict[int, tuple[TensorSpec, Tag, Any]] = {}
-        #: By buffer of an input, cotangent or gradient slot: the places that take its array.
-        self.patches: dict[int, list[Patch]] = {}
-        self._stand_ins = StandIns(self.device, self.program)
-        #: By update: the places of its numbers, as (list, index in the list, position among the update's operands).
-        self.numbers: list[list[tuple[Any, Any, int]]] = [[] for _ in trace.updates]
-        steps = self._steps()
-        parts = [slice(*span) for span in self.program.spans]
-        #: By part: its calls, and the instruction of each.
-        self.calls: list[list[KernelCall]] = [list(chain(*steps[part])) for part in parts]
-        self.callers = [[i for i, step in zip(self.program.instructions[part], steps[part], strict=True) for _ in step]
-                        for part in parts]
-        #: The instructions of calls, by the id of their arguments.
-        self._places = {id(args): k for k, step in enumerate(steps) for _, args in step}
-        self.patches |= self._stand_ins.patches(list(chain(*self.calls)))
+        self.calls = BoundCalls(trace, plan, self.device, self._block)
         #: Other lists have these records themselves: another reference to a gradient would look as if the user held it.
         self.gradients = {leaf: self._show(Left(leaf, x)) for leaf, x in trace.left}
         #: Those whose former gradients a run does not read; those whose it reads and finds in the places of its own perhaps;
@@ -70,7 +54,8 @@ class Binding:
         self.is_open = False
         own = {x.buffer for _, x in trace.left if x is not None}
         self.waiting = waiting_in(trace)
-        self.set_lasting(list(self.waiting) if len(parts) > 1 else [b.index for b in self.program.made() if b.index in own])
+        # No program has both.
+        self.set_lasting([*self.waiting, *(b.index for b in self.program.made() if b.index in own)])
         for b, holders in self.waiting.items():
             self.part(b).block.keepers = [node for node, _ in holders]
 
@@ -116,59 +101,6 @@ class Binding:
         close_ranges(self.device.ledger, self.lasting if ranges is None else ranges)
         self.is_open = False
 
-    def _steps(self) -> list[list[KernelCall]]:
-        """The calls of each instruction."""
-        steps: list[list[KernelCall]] = []
-        together = list(groups(self.program))
-        #: Calls that may be fused are not written out into smaller ones before.
-        ends = {k for group in together for k in (group.first, group.first + group.length - 1)}
-        for kernel, instruction in zip(self.trace.kernels, self.program.instructions, strict=True):
-            if instruction.outputs and instruction.outputs[0].buffer in self.plan.wholes:
-                steps.append([])
-                continue
-            args: list[Any] = []
-            for x in (*instruction.operands, *instruction.made()):
-                if isinstance(x, Number):
-                    self.numbers[x.update].append((args, len(args), x.position))
-                args.append(self._argument(x, args) if isinstance(x, Operand) else x)
-            steps.append([(kernel, args)] if len(steps) in ends else self._written_out(instruction, kernel, args))
-        for kind, first, length in together:
-            fused = self.device.fused(kind, steps[first:first + length])
-            if fused is None or self._stand_ins.hidden(list(chain(*fused))):
-                for k in (first, first + length - 1):
-                    steps[k] = self._written_out(self.program.instructions[k], *steps[k][0])
-            else:
-                steps[first:first + length] = fused
-        return steps
-
-    def updated_before(self, call: KernelCall | None) -> list[int]:
-        """The updates whose instructions come before that of a call; none if it is not known."""
-        end = 0 if call is None else self._places.get(id(call[1]), 0)
-        return [*{x.update: None for i in self.program.instructions[:end] for x in i.operands if isinstance(x, Number)}]
-
-    def _argument(self, x: Operand, args: list[Any]) -> Any:
-        if self.program.buffers[x.buffer].kind in ("input", "gradient slot"):
-            found = self._stand_ins.array(x)
-            if found is None:
-                self.patches.setdefault(x.buffer, []).append((args, len(args), x.spec))
-            return found
-        x = self.plan.seen(x)
-        return self.device.array(self._block(x.buffer), x.spec)
-
-    def _written_out(self, instruction: Instruction, kernel: Callable[..., Any], args: list[Any]) -> list[KernelCall]:
-        """The smaller calls that a kernel makes on these arguments, or its own if a run could not change all that it must."""
-        numbers = {k: Changing(k) for k, x in enumerate(instruction.operands) if isinstance(x, Number)}
-        calls = self.device.written_out(instruction.op, kernel, [numbers.get(k, a) for k, a in enumerate(args)])
-        if calls is None or self._stand_ins.hidden(calls):
-            return [(kernel, args)]
-        for k, number in numbers.items():
-            x = instruction.operands[k]
-            places = self.numbers[x.update]
-            places[:] = [p for p in places if p[0] is not args or p[2] != x.position]
-            places += [(a, at, x.position) for _, a in calls for at, v in enumerate(a) if v is number]
-            places += [(cell, (), x.position) for cell in number.cells]
-        return calls
-
     def _block(self, buffer: int) -> Block:
         """The memory of a made or captured buffer."""
         return self.trace.storages[buffer].block if buffer in self.trace.storages else self.part(buffer).block
@@ -200,7 +132,3 @@ class Binding:
         return is_any_held(self.gradients.values()) or (bool(self.read or self.left_to_holders) and (
             any(left.is_in_place() for left in self.read) or any(part() is not None for part in self.left_to_holders)))
 
-
-def run_calls(calls: Iterable[KernelCall]) -> None:
-    for kernel, args in calls:
-        kernel(*args)

@@ -24,7 +24,8 @@ from gradcore.memory.resource import Block
 from gradcore.program.planning.plan import Plan
 from gradcore.program.program import Instruction
 from gradcore.program.replaying.arena import ALIGNED, moved, shift
-from gradcore.program.replaying.binding import Binding, run_calls
+from gradcore.program.replaying.binding import Binding
+from gradcore.program.replaying.bound_calls import run_calls
 from gradcore.program.replaying.fixed import Fixed
 from gradcore.program.replaying.replay import Replay
 from gradcore.program.tracing.trace import Trace
@@ -128,7 +129,7 @@ class CapturedReplay(Replay):
         self._fixed = None
         if self._inputs:
             # The second part is still to run, and reads these inputs.
-            self._fill_in(bound, self.program.inputs, self._inputs)
+            bound.calls.fill_in(self.program.inputs, self._inputs)
 
     # -- running -------------------------------------------------------------------------------------------------------
 
@@ -237,7 +238,7 @@ class CapturedReplay(Replay):
         try:
             bound = self._bound
             assert bound is not None
-            callers, box = bound.callers[part], fixed.boxes[part]
+            callers, box = bound.calls.callers[part], fixed.boxes[part]
 
             def run() -> None:
                 if box is not None:
@@ -259,7 +260,7 @@ class CapturedReplay(Replay):
     def explain(self) -> list[str]:
         if self.reason:
             return [f"its kernels are launched one by one: {self.reason}"]
-        calls = [] if self._bound is None else self._bound.calls
+        calls = [] if self._bound is None else self._bound.calls.parts
         found = [f"{len(calls[part])} kernel calls are captured in one graph" + (", of the second part" if part else "")
                  for part in sorted(self._captured)]
         return [*found, *([f"in its last run its kernels were launched one by one: {self._apart}"] if self._apart else [])]

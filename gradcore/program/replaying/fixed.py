@@ -50,10 +50,10 @@ class Fixed:
         self._device, program = bound.device, bound.program
         self.reason = ""
         self.lacking: tuple[Any, int] | None = None
-        #: The places that take arrays of a run, and those of numbers, as the binding had them: see :class:`Binding`.
-        self._patches = {x.buffer: bound.patches.pop(x.buffer) for x in (*program.inputs, *program.cotangents)
-                         if x.buffer in bound.patches}
-        self._numbers = self._ours = bound.numbers
+        #: The places that take arrays of a run, and those of numbers, as the binding had them: see :class:`BoundCalls`.
+        self._patches = {x.buffer: bound.calls.patches.pop(x.buffer) for x in (*program.inputs, *program.cotangents)
+                         if x.buffer in bound.calls.patches}
+        self._numbers = self._ours = bound.calls.numbers
         #: What the calls read instead: arrays over copies, and numbers of the table.
         self._instead: list[tuple[Any, Any, Any]] = []
         #: The memory that the program owns, and the numbers in it.
@@ -117,7 +117,7 @@ class Fixed:
         text, *_ = str(error).splitlines()
         self.reason = f"there is no room for copies of what differs from run to run: {text}"
         self.lacking = device.ledger, max(nbytes, device.ledger.pool.largest_free + 1)
-        bound.patches |= self._patches
+        bound.calls.patches |= self._patches
 
     def _moving(self, args: list[Any], k: int, position: int) -> tuple[list[Any], int, int]:
         """Let a call read a number from the table, and return the place of its value there."""
@@ -128,19 +128,19 @@ class Fixed:
 
     def undo(self, bound: Binding) -> None:
         """Let the calls take the inputs and the numbers of each run again."""
-        bound.patches |= self._patches
+        bound.calls.patches |= self._patches
         for ours, places in zip(self._ours, self._numbers, strict=True):
             for (values, at, _), (args, k, _) in zip(ours, places, strict=True):
                 args[k] = values[at]
-        bound.numbers = self._numbers
+        bound.calls.numbers = self._numbers
 
     def redo(self, bound: Binding) -> None:
         """Let the calls read the fixed addresses, also after :meth:`undo`."""
         for buffer in self._patches:
-            bound.patches.pop(buffer, None)
+            bound.calls.patches.pop(buffer, None)
         for args, k, x in self._instead:
             args[k] = x
-        bound.numbers = self._ours
+        bound.calls.numbers = self._ours
 
     def sources(self, part: int, traced: Sequence[Operand], given: Sequence[Any]) -> list[int]:
         """The addresses that a run of the part copies from."""

@@ -27,7 +27,8 @@ from gradcore.memory.arena import Range
 from gradcore.program.planning.plan import Plan
 from gradcore.program.program import Operand
 from gradcore.program.replaying.arena import Arena, Part, moved, shift
-from gradcore.program.replaying.binding import Binding, run_calls
+from gradcore.program.replaying.binding import Binding
+from gradcore.program.replaying.bound_calls import run_calls
 from gradcore.program.replaying.counts import Counts, put
 from gradcore.program.replaying.left import Left, is_any_held
 from gradcore.program.replaying.narration import Narration, most_live
@@ -110,7 +111,7 @@ class Replay:
                             for x, t in zip(self.program.inputs, inputs, strict=True)]
         self._bring(bound, inputs)
         self._drop(bound.replaced)
-        counts = self._counts.brought(bound.numbers)
+        counts = self._counts.brought(bound.calls.numbers)
         try:
             self._play(bound, 0, inputs)
         except BaseException:
@@ -119,7 +120,7 @@ class Replay:
                 leaf.grad = None if leaf.grad is left.gradient else leaf.grad
             bound.close()
             # What was updated before is updated.
-            put(counts[k] for k in bound.updated_before(self._failed))
+            put(counts[k] for k in bound.calls.updated_before(self._failed))
             raise
         finally:
             self._failed = None
@@ -175,7 +176,7 @@ class Replay:
 
         Ranges that the last run left open are closed first.
         """
-        ledger, calls = self.device.ledger, bound.calls[part]
+        ledger, calls = self.device.ledger, bound.calls.parts[part]
         (most_asked, most_taken), (asked, taken) = self._most[part], bound.freed_bytes
         # Gradients of before the run that lie in the arena count until the run frees them.
         found_here = {left.gradient.storage.block for left in bound.renewed if left.is_in_place()}
@@ -261,26 +262,9 @@ class Replay:
         """Put the arrays of this run's inputs, and of the gradients in slots, into the arguments of the calls."""
         if self.device.several:
             self._note_stream(bound, [*inputs, *self.in_slots(0).values()])
-        if not bound.patches:
-            return
-        self._fill_in(bound, self.program.inputs, inputs)
-        for buffer, leaf in self.trace.slots.items():
-            for args, at, spec in bound.patches.get(buffer, ()):
-                args[at] = self.device.array(leaf.grad.storage.block, spec)
-
-    def _fill_in(self, bound: Binding, traced: Sequence[Operand], given: Sequence[Any]) -> None:
-        """Put the arrays of tensors that are given for the ``traced`` ones into the arguments of the calls.
-
-        Those that are not needed any more are given by their serials.
-        """
-        array = self.device.array
-        for x, tensor in zip(traced, given, strict=True):
-            if type(tensor) is int:
-                continue
-            by = 0 if tensor.spec is x.spec else shift(tensor.spec, x.spec)
-            for args, at, spec in bound.patches.get(x.buffer, ()):
-                spec = moved(spec, by) if by else spec
-                args[at] = tensor.array if spec is tensor.spec else array(tensor.storage.block, spec)
+        if bound.calls.patches:
+            bound.calls.fill_in(self.program.inputs, inputs)
+            bound.calls.fill_in_slots(self.in_slots(0))
 
     def _note_stream(self, bound: Binding, given: Sequence[Any]) -> None:
         """Note that the run uses all its memory on the current stream, that of tensors that it is ``given`` too, after the last
@@ -297,7 +281,7 @@ class Replay:
             given = [*self._inputs, *cotangents]
             if self.device.several:
                 self._note_stream(bound, [*(t for t in given if type(t) is not int), *self._found.values()])
-            self._fill_in(bound, self.program.cotangents, cotangents)
+            bound.calls.fill_in(self.program.cotangents, cotangents)
             self._play(bound, 1, given)
             copies: dict[int, Any] = {}
             return [None if x is None else self._result(bound, x, given, copies) for x in self.program.gradients]
@@ -314,9 +298,7 @@ class Replay:
         if self._in_two:
             for block in bound.lasting:
                 block.let_go(self.device.memory.release)
-        for places in bound.patches.values():
-            for args, at, _ in places:
-                args[at] = None
+        bound.calls.clear()
 
     def _written_to(self, inputs: Sequence[Any]) -> Iterator[tuple[Storage, Tag]]:
         """The storages from before a run that it writes to, with what writes last."""

@@ -106,7 +106,7 @@ def test_a_replay_has_the_bits_of_the_eager_run_and_its_log(case: str) -> None:
     assert replayed.report.peak.allocated == max(account(replayed.log))
     (replay,) = [entry.replay for entry in run._cached()]
     joined = [k for k, i in enumerate(replay.program.instructions) if i.op == "cat"]
-    idle = {k for k, i in enumerate(replay.program.instructions) if i not in replay._bound.callers[0]}
+    idle = {k for k, i in enumerate(replay.program.instructions) if i not in replay._bound.calls.callers[0]}
     assert len(idle & {*joined}) == (count > 0)
 
 

@@ -147,4 +147,4 @@ def test_a_step_need_not_return_its_loss(rows: int, classes: int, returned: bool
         found.append([p.detach().numpy().tobytes() for p in model.parameters()])
     assert found[0] == found[1] and len(run.traces) == 2
     replay = next(iter(run._entries.values()))[0].replay
-    assert any("loss_with_slopes" in getattr(f, "__qualname__", "") for f, _ in replay._bound.calls[0]) is returned
+    assert any("loss_with_slopes" in getattr(f, "__qualname__", "") for f, _ in replay._bound.calls.parts[0]) is returned

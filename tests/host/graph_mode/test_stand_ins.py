@@ -37,7 +37,7 @@ def check(function: Callable[..., Any], *batches: tuple[Any, ...]) -> list[str]:
         for a, b in zip((*given, expected), (*before, found), strict=True):
             assert a.numpy().tobytes() == b.numpy().tobytes()
     assert len(compiled.traces) == 1, "the later batches were replayed"
-    return [getattr(f, "__name__", "partial") for f, _ in chain(*replay_of(compiled)._bound.calls)]
+    return [getattr(f, "__name__", "partial") for f, _ in chain(*replay_of(compiled)._bound.calls.parts)]
 
 
 @pytest.mark.parametrize("row", [r for r in ROWS if r.op in STRAIGHT and r.operands()], ids=str)
@@ -63,7 +63,7 @@ def test_a_linear_layer_on_a_batch_is_written_out_forward_and_backward() -> None
         x = numbers(4, 5, seed=k)
         found, g = compiled(x).item(), layer.weight.grad.numpy().tobytes()
         assert found == step(x).item() and g == layer.weight.grad.numpy().tobytes()
-    names = [getattr(f, "__qualname__", "") for f, _ in chain(*replay_of(compiled)._bound.calls)]
+    names = [getattr(f, "__qualname__", "") for f, _ in chain(*replay_of(compiled)._bound.calls.parts)]
     assert not any("linear" in name for name in names), "no kernel is called for what NumPy calls do"
 
 
@@ -130,7 +130,7 @@ def test_nothing_of_a_batch_is_held_when_its_run_has_ended() -> None:
     for k in range(3):
         compiled(numbers(1000, seed=k))
         assert device.ledger.requested == before
-    shown = [args[at] for places in replay_of(compiled)._bound.patches.values() for args, at, _ in places]
+    shown = [args[at] for places in replay_of(compiled)._bound.calls.patches.values() for args, at, _ in places]
     assert shown == [None] * len(shown) and shown
 
 
@@ -150,7 +150,7 @@ def test_labels_that_are_brought_are_looked_at_in_every_run() -> None:
         assert found == (step(x, gradcore.tensor(labels)).item(), layer.weight.grad.tolist())
     with pytest.raises(IndexError, match="Target 3 is out of bounds"):
         compiled(x, gradcore.tensor([0, 1, 2, 3]))
-    assert any("loss_with_slopes" in getattr(f, "__qualname__", "") for f, _ in chain(*replay_of(compiled)._bound.calls))
+    assert any("loss_with_slopes" in getattr(f, "__qualname__", "") for f, _ in chain(*replay_of(compiled)._bound.calls.parts))
 
 
 def test_a_stand_in_is_outside_the_books() -> None:
