@@ -152,7 +152,7 @@ def chain(lengths: list[int]) -> Program:
 
 def alive(program: Program, found: Plan) -> list[Slot]:
     """The time that each buffer has its memory to itself: if it is overwritten, until the instruction before its last."""
-    given = {*itertools.chain(*found.overwritten().values())}
+    given = {*itertools.chain(*found.overwritten.values())}
     return [Slot(round_up(b.nbytes), b.first, b.last - (b.index in given)) for b in program.made()]
 
 
@@ -219,7 +219,7 @@ def test_the_reference_models_need_the_bound_and_no_more_than_eager(name: str, b
     assert found.bound == bound <= found.nbytes <= found.bound * (1 if name in ("small", "large") else 1.02)
     assert (found.shared or found.apart == found.bound) and planned(program, {}).nbytes >= found.nbytes
     assert found.apart == lower_bound([Slot(round_up(b.nbytes), b.first, b.last) for b in made])
-    requested, allocated = most_live(program, found.overwritten(), 0, len(program.instructions), {})
+    requested, allocated = most_live(program, found.overwritten, 0, len(program.instructions), {})
     others = [b for b in program.buffers if b.kind != "made"]
     assert allocated == found.bound
     before, after = eager.report.peak, replayed.report.peak

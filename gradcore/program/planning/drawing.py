@@ -53,7 +53,7 @@ class Box:
 def boxes(program: Program, found: Plan) -> list[Box]:
     """The buffers that a program makes and that live during its run. One made in forward and read in backward is a residual."""
     count = len(program.instructions)
-    heirs = {place: program.buffers[b].name for b, places in found.overwritten().items() for place in places}
+    heirs = {place: program.buffers[b].name for b, places in found.overwritten.items() for place in places}
     result = []
     for b in program.made():
         first, last = max(b.first, 0), min(b.last, count - 1)

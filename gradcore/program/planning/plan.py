@@ -44,6 +44,7 @@ class Plan:
         """The buffers that other buffers are made in: nothing is left for the instruction that makes one of them."""
         return frozenset(lane.whole for lane in self.lanes.values())
 
+    @cached_property
     def overwritten(self) -> dict[int, list[int]]:
         """Maps each buffer that takes places of others to these."""
         found: dict[int, list[int]] = {b: [place] for b, place in self.shared.items()}

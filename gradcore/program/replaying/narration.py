@@ -58,7 +58,7 @@ class Narration:
         self._pool = ledger.pool
         self._trace, self._program, self._plan, self._arena = bound.trace, bound.program, bound.plan, bound.arena.block
         self._carried, self._waiting = carried, bound.waiting
-        self._overwritten = bound.plan.overwritten()
+        self._overwritten = bound.plan.overwritten
         #: By buffer: the serial of its bytes.
         self._serials = serials | {b: block.serial for b, block in carried.items()}
         #: Made buffers that are live, in order of allocation.
@@ -179,7 +179,7 @@ def most_live(program: Program, overwritten: dict[int, list[int]], start: int, s
               dropped: Mapping[int, int]) -> tuple[int, int]:
     """The most requested and the most allocated bytes of live made buffers at any instruction from ``start`` to ``stop``.
 
-    What a buffer overwrites is no longer live at the instruction that makes it: see :meth:`Plan.overwritten`. Buffers of before
+    What a buffer overwrites is no longer live at the instruction that makes it: see :attr:`Plan.overwritten`. Buffers of before
     the run that it drops count until the instruction that ``dropped`` names.
     """
     taken = {*chain(*overwritten.values())}

@@ -7,7 +7,7 @@ begins, that arena is left to its holder and the replay takes another.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from operator import length_hint
 from typing import Any
@@ -24,6 +24,7 @@ from gradcore.engine.value import value_over
 from gradcore.events import Tag
 from gradcore.forking import long
 from gradcore.memory.arena import Range
+from gradcore.memory.resource import Stream
 from gradcore.program.planning.plan import Plan
 from gradcore.program.program import Operand
 from gradcore.program.replaying.arena import Arena, Part, moved, shift
@@ -53,8 +54,10 @@ class Replay:
         #: of inputs and slots.
         self._written = [(trace.storages[b], tag) for b, tag in written.items() if b in trace.storages]
         self._written_later = [(b, tag) for b, tag in written.items() if b not in {*trace.storages, *trace.dropped}]
-        self._most = [most_live(self.program, plan.overwritten(), *span, trace.dropped) for span in self.program.spans]
+        self._most = [most_live(self.program, plan.overwritten, *span, trace.dropped) for span in self.program.spans]
         self._bound: Binding | None = None
+        #: The stream that all captured storages were last noted to be used on.
+        self._noted: Stream | None = None
         #: The call that has raised, if one has in the present run.
         self._failed: KernelCall | None = None
         #: By buffer, the copies of results that the present run has allocated.
@@ -270,8 +273,11 @@ class Replay:
         """Note that the run uses all its memory on the current stream, that of tensors that it is ``given`` too, after the last
         run, which used the same arena."""
         stream = use_again(bound.arena)
-        for storage in (*[t.storage for t in given], *self.trace.storages.values()):
+        # As long as the trace holds them, the blocks of captured storages forget no stream.
+        captured = () if stream is self._noted else self.trace.storages.values()
+        for storage in (*[t.storage for t in given], *captured):
             storage.block.use_on(stream)
+        self._noted = stream
 
     def backward(self, cotangents: Sequence[Any]) -> list[Any]:
         """Run the second part, on any stream; a tensor for each of the program's ``gradients``, None where there is none."""
@@ -300,12 +306,13 @@ class Replay:
                 block.let_go(self.device.memory.release)
         bound.calls.clear()
 
-    def _written_to(self, inputs: Sequence[Any]) -> Iterator[tuple[Storage, Tag]]:
+    def _written_to(self, inputs: Sequence[Any]) -> list[tuple[Storage, Tag]]:
         """The storages from before a run that it writes to, with what writes last."""
-        yield from self._written
-        for buffer, tag in self._written_later:
-            tensor = self.trace.slots[buffer].grad if buffer in self.trace.slots else self._tensor(buffer, inputs)[1]
-            yield tensor.storage, tag
+        if not self._written_later:
+            return self._written
+        slots = self.trace.slots
+        return [*self._written, *(((slots[b].grad if b in slots else self._tensor(b, inputs)[1]).storage, tag)
+                                  for b, tag in self._written_later)]
 
     def _tensor(self, buffer: int, inputs: Sequence[Any]) -> tuple[Operand, Any]:
         """An input or a cotangent over a buffer, and the tensor that a run got for it."""
