@@ -10,26 +10,21 @@ Where something cannot be captured, the kernels are called one by one as on othe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 from gradcore.devices.calls import KernelCall
 from gradcore.devices.device import get_device
 from gradcore.devices.precision import rounded
 from gradcore.errors import CaptureError, DeviceFault
-from gradcore.events import OUTSIDE
-from gradcore.memory.resource import Block
 from gradcore.program.planning.plan import Plan
 from gradcore.program.program import Instruction
-from gradcore.program.replaying.arena import ALIGNED, moved, shift
 from gradcore.program.replaying.binding import Binding
 from gradcore.program.replaying.bound_calls import run_calls
 from gradcore.program.replaying.fixed import Fixed
 from gradcore.program.replaying.replay import Replay
 from gradcore.program.tracing.trace import Trace
-from gradcore.spec import TensorSpec
 
 #: After so many captures in succession that were never launched, a program is not captured any more.
 _MOST_UNUSED = 3
@@ -64,33 +59,6 @@ class CapturedReplay(Replay):
         self._apart = ""
         #: The ledger of the memory that it lacks, and the bytes.
         self._lacking: tuple[Any, int] | None = None
-        #: The addresses that the run which goes on copies from.
-        self._sources: list[int] = []
-        #: By input buffer, for this run: the program's copy and the memory that it was copied from, each with how many bytes
-        #: further on an element lies there than in the traced run.
-        self._back: dict[int, tuple[Block, int, Block, int]] = {}
-        #: By part: by input buffer, what it writes there, with the functions that copy that.
-        self._returned = [self._writes(*span) for span in self.program.spans]
-
-    def _writes(self, first: int, last: int) -> dict[int, list[tuple[TensorSpec, Callable[..., Any]]]]:
-        """By input buffer, what instructions write there: neighboring bytes as one, and views of elements with others between,
-        which may be another stream's."""
-        views: dict[int, dict[TensorSpec, None]] = {}
-        for x in chain(*(i.targets() for i in self.program.instructions[first:last])):
-            if self.program.buffers[x.buffer].kind == "input":
-                views.setdefault(x.buffer, {})[x.spec] = None
-        found: dict[int, list[tuple[TensorSpec, Callable[..., Any]]]] = {}
-        for buffer, specs in views.items():
-            ends: list[list[int]] = []
-            for low, high in sorted(spec.span for spec in specs if spec.contiguous):
-                if ends and low <= ends[-1][1]:
-                    ends[-1][1] = max(ends[-1][1], high)
-                else:
-                    ends.append([low, high])
-            found[buffer] = [(TensorSpec.strided((high - low,), "uint8", (1,), low), self._clone) for low, high in ends]
-            found[buffer] += [(spec, self.device.bind(self.device.kernel("clone"), "clone")) for spec in specs
-                              if not spec.contiguous]
-        return found
 
     # -- binding -------------------------------------------------------------------------------------------------------
 
@@ -125,7 +93,7 @@ class CapturedReplay(Replay):
         self._captured.clear()
         bound = self._bound
         assert bound is not None and self._fixed is not None
-        self._fixed.undo(bound)
+        self._fixed.undo()
         self._fixed = None
         if self._inputs:
             # The second part is still to run, and reads these inputs.
@@ -137,37 +105,18 @@ class CapturedReplay(Replay):
         if self._lacking and self._lacking[0].pool.largest_free >= self._lacking[1]:
             self._fix(bound)
         if self._aside is not None:
-            self._aside.redo(bound)
+            self._aside.redo()
             self._fixed, self._aside, self._apart = self._aside, None, ""
-        if self._fixed is not None and (reason := self._no_copies(self._fixed, inputs)):
+        if self._fixed is not None and (reason := self._fixed.refusal(inputs)):
             self._aside, self._fixed, self._apart = self._fixed, None, reason
-            self._aside.undo(bound)
+            self._aside.undo()
         super()._bring(bound, inputs)
-        if (fixed := self._fixed) is not None:
-            traced = self.program.inputs
-            self._sources = fixed.sources(0, traced, inputs)
-            if any(self._returned) and fixed.own is not None:
-                own = fixed.own.block
-                self._back = {traced[k].buffer: (own, home - own.address - low, inputs[k].storage.block,
-                                                 shift(inputs[k].spec, traced[k].spec)) for k, low, home, _ in fixed.copies[0]}
-
-    def _no_copies(self, fixed: Fixed, inputs: Sequence[Any]) -> str:
-        """Why copies of these inputs cannot stand for them, or "": some are other libraries' memory, which may lie anywhere."""
-        blocks = [inputs[copy[0]].storage.block for copy in fixed.copies[0]]
-        foreign = [block for block in blocks if block.segment.index == OUTSIDE]
-        if not foreign:
-            return ""
-        if any(block.address % ALIGNED for block in foreign):
-            return f"the memory of an argument, another library's, does not begin at a multiple of {ALIGNED} bytes"
-        beside = [*blocks, *(s.block for s in self.trace.storages.values())] if any(self._returned) else [
-            s.block for s, _ in self._written]
-        if any(a is not b and _overlap(a, b) for a in foreign for b in beside):
-            return "an argument is another library's memory, another tensor lies there, too, and one of them is written to"
-        return ""
+        if self._fixed is not None:
+            self._fixed.bring(inputs)
 
     def backward(self, cotangents: Sequence[Any]) -> list[Any]:
         if self._fixed is not None:
-            self._sources = self._fixed.sources(1, self.program.cotangents, cotangents)
+            self._fixed.find(1, self.program.cotangents, cotangents)
         return super().backward(cotangents)
 
     def _note_stream(self, bound: Binding, given: Sequence[Any]) -> None:
@@ -190,7 +139,7 @@ class CapturedReplay(Replay):
             return
         box = fixed.boxes[part]
         if box is not None:
-            box.post(self._sources, [made.block.address for made in self._made.values()])
+            box.post(fixed.sources, [made.block.address for made in self._made.values()])
         if not calls:
             # A second part may read what the first was given.
             self._run_alone(calls, fixed, part)
@@ -202,10 +151,10 @@ class CapturedReplay(Replay):
             captured.graph.launch(self.device.current)
             if box is not None:
                 box.sent()
-            self._copy_back(part)
+            fixed.copy_back(part)
             return
         self._run_alone(calls, fixed, part)
-        self._copy_back(part)
+        fixed.copy_back(part)
         if captured is not None:
             self._forget()
         if self._unused < _MOST_UNUSED:
@@ -222,15 +171,6 @@ class CapturedReplay(Replay):
         for buffer, home, nbytes, _ in fixed.out:
             if buffer in self._made:
                 self.device.graphs.copy(self._made[buffer].block.address, home, nbytes)
-
-    def _copy_back(self, part: int) -> None:
-        """Copy what the program wrote to its copies of inputs back to the inputs."""
-        array = self.device.array
-        for buffer, written in self._returned[part].items():
-            if buffer in self._back:
-                own, home, block, by = self._back[buffer]
-                for spec, copy in written:
-                    copy(array(own, moved(spec, home)), array(block, moved(spec, by)))
 
     def _capture(self, calls: list[KernelCall], fixed: Fixed, part: int, given: list[Any]) -> None:
         if fixed.table is not None:
@@ -264,12 +204,6 @@ class CapturedReplay(Replay):
         found = [f"{len(calls[part])} kernel calls are captured in one graph" + (", of the second part" if part else "")
                  for part in sorted(self._captured)]
         return [*found, *([f"in its last run its kernels were launched one by one: {self._apart}"] if self._apart else [])]
-
-
-def _overlap(a: Block, b: Block) -> bool:
-    """Do two blocks share bytes? The pool's books have none for other libraries' memory."""
-    first, second = ((x.address, x.address + (x.segment.nbytes if x.segment.index == OUTSIDE else x.size)) for x in (a, b))
-    return first[0] < second[1] and second[0] < first[1]
 
 
 def replay_of(trace: Trace, plan: Plan, capture: bool = True) -> Replay:
