@@ -22,20 +22,20 @@ from gradcore.spec import TensorSpec
 _TOLERANCE = {2: 1e-2, 4: 1e-5, 8: 1e-12}
 
 
-def checked(replay: Replay | Differentiable, shape: Any, tensors: list[Any], eager: Callable[[], Any]) -> Any:
+def checked(replay: Replay | Differentiable, template: Any, tensors: list[Any], eager: Callable[[], Any]) -> Any:
     """Replay a call, undo what that changed, run it eagerly, compare the two, and return the eager result.
 
-    ``shape`` is the template of the traced run's result. Raises TraceError if a result, a gradient, or any tensor that was
+    ``template`` is that of the traced run's result. Raises TraceError if a result, a gradient, or any tensor that was
     written to, differs by more than rounding, or exists in one of the two only.
     """
     try:
-        return _checked(replay, shape, tensors, eager)
+        return _checked(replay, template, tensors, eager)
     finally:
         # The eager run's gradients have taken the place of those that the replay left.
         replay.let_go()
 
 
-def _checked(replay: Replay | Differentiable, shape: Any, tensors: list[Any], eager: Callable[[], Any]) -> Any:
+def _checked(replay: Replay | Differentiable, template: Any, tensors: list[Any], eager: Callable[[], Any]) -> Any:
     trace = replay.trace
     written = [trace.storages[b] for b in trace.program.written() if b in trace.storages] + [t.storage for t in tensors]
     before = [_read(s) for s in written]
@@ -59,9 +59,9 @@ def _checked(replay: Replay | Differentiable, shape: Any, tensors: list[Any], ea
             _write(grad.storage, old_values)
     with New() as new:
         result = eager()
-        templates = Templates(tensors, gradients_of(x.leaf for x in outputs_in(shape) if x.leaf is not None), new)
+        templates = Templates(tensors, gradients_of(x.leaf for x in outputs_in(template) if x.leaf is not None), new)
         now, outputs = templates.of(result), templates.outputs
-    for name, was, found in _differences("the result", shape, now, outputs):
+    for name, was, found in _differences("the result", template, now, outputs):
         _differ(name, was, found)
     for k, (ours, tensor) in enumerate(zip(results, outputs, strict=True)):
         _compare(f"result {k}", ours, _values(tensor))

@@ -96,7 +96,7 @@ class Compiled:
         for place in entry.carried[:1]:
             raise TraceError(f"cannot save program {index}, which keeps a tensor in {place.name} from one call to the next: "
                              "pass that as an argument, and return it")
-        save_entry(path, entry.replay.trace, entry.guards, entry.results)
+        save_entry(path, entry.replay.trace, entry.guards, entry.template)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """Bind like a function: a compiled function in a class is a method of its instances."""
@@ -148,7 +148,7 @@ class Compiled:
                 self._entries.clear()
                 return self._function(*args, **kwargs)
             with self._attempts:
-                return self._trace(key, tensors, keys.kept, args, kwargs)
+                return self._trace(key, keys, args, kwargs)
         finally:
             # Twice if an interrupt came before it the last time.
             while _tracing._is_owned():
@@ -163,7 +163,7 @@ class Compiled:
             if self._calls % self._check_every == 0:
                 with busy:
                     # The function is told that it is compiled, as in its trace.
-                    return parted(entry.carried, checked(entry.replay, entry.results, tensors, lambda: joined(
+                    return parted(entry.carried, checked(entry.replay, entry.template, tensors, lambda: joined(
                         entry.carried, self._function(*args, **kwargs))))
         outputs = entry.replay.run(tensors)
         trace = entry.replay.trace
@@ -173,12 +173,12 @@ class Compiled:
             schedule().step()
         if entry.views:
             relate(entry.views, outputs, tensors)
-        return parted(entry.carried, rebuilt(entry.results, outputs, tensors))
+        return parted(entry.carried, rebuilt(entry.template, outputs, tensors))
 
     # -- trace ---------------------------------------------------------------------------------------------------------
 
-    def _trace(self, key: Any, tensors: list[Any], kept: list[Any], args: Any, kwargs: Any) -> Any:
-        call = TracedCall(self._function, self._carried, self._take_leaves, tensors, kept, args, kwargs)
+    def _trace(self, key: Any, keys: Keys, args: Any, kwargs: Any) -> Any:
+        call = TracedCall(self._function, self._carried, keys, args, kwargs)
         obstacles: list[str] = []
         try:
             call.run()

@@ -1,4 +1,4 @@
-"""What the cache of a compiled function holds: a program with the guards for it, and the shape of its result."""
+"""What the cache of a compiled function holds: a program with the guards for it, and the template of its result."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def _copied_apart(replay: Replay | Differentiable) -> frozenset[int] | None:
 class Entry:
     """A program in the cache: its replay, the guards that must hold for it, and the template of its result."""
 
-    def __init__(self, replay: Replay | Differentiable, guards: list[Asking], results: Any, kept: list[Any],
+    def __init__(self, replay: Replay | Differentiable, guards: list[Asking], template: Any, kept: list[Any],
                  views: list[View], offsets: list[int] | None, carried: list[Place]) -> None:
         self.replay = replay
         self.guards = guards
         #: The function's result, with :class:`~gradcore.program.tracing.templates.Output` in the place of tensors; if anything
         #: is carried, a pair of it and what is left in each place.
-        self.results = results
+        self.template = template
         self.carried = carried
         #: Arguments that the key identifies by id: weakly, where that is possible. Another object may get the id of one that
         #: no longer exists, so the program is dropped with it; see :meth:`watch`.

@@ -54,7 +54,7 @@ def modes_left(key: Any) -> list[str]:
 class Keys:
     """Makes the parts of a program's key that stand for arguments: equal keys, one program."""
 
-    __slots__ = ("tensors", "seen", "kept", "_leaves")
+    __slots__ = ("tensors", "seen", "kept", "leaves")
 
     def __init__(self, leaves: bool) -> None:
         #: The tensors that a program takes, and with them those that are keyed by identity.
@@ -63,12 +63,12 @@ class Keys:
         #: Objects without a value to compare, which are keyed by identity. So are leaves, which usually are parameters, unless
         #: ``leaves`` says that they are arguments like others.
         self.kept: list[Any] = []
-        self._leaves = leaves
+        self.leaves = leaves
 
     def of(self, x: Any) -> Any:
         """The part for one argument, whose tensors and other objects are appended to the lists."""
         if isinstance(x, Value):
-            if not self._leaves and x.edge is not None and type(x.edge[0]) is Leaf:
+            if not self.leaves and x.edge is not None and type(x.edge[0]) is Leaf:
                 return self._identity_of_tensor(x)
             self.tensors.append(x)
             self.seen.append(x)

@@ -8,7 +8,7 @@ from typing import Any
 from gradcore.engine.autocast import resumed
 from gradcore.engine.state import local
 from gradcore.program.calls.entry import Entry
-from gradcore.program.calls.keys import contents, modes_left, unknown_among
+from gradcore.program.calls.keys import Keys, contents, modes_left, unknown_among
 from gradcore.program.planning.plan import plan
 from gradcore.program.replaying.capture import replay_of
 from gradcore.program.replaying.differentiable import Differentiable
@@ -22,19 +22,14 @@ from gradcore.program.tracing.views import View, views_among
 
 
 class TracedCall:
-    """One call of a function that is traced: :meth:`run` it, and end with :meth:`result`, also after an error.
+    """One call of a function that is traced, with what made its key: :meth:`run` it, and end with :meth:`result`, also after
+    an error."""
 
-    ``tensors`` and ``kept`` are those of the key of the call, which is made with ``leaves``: see :class:`Keys`.
-    """
-
-    def __init__(self, function: Callable[..., Any], carried: Carried, leaves: bool, tensors: list[Any], kept: list[Any],
-                 args: Any, kwargs: Any) -> None:
+    def __init__(self, function: Callable[..., Any], carried: Carried, keys: Keys, args: Any, kwargs: Any) -> None:
         self._function = function
-        self._leaves = leaves
-        self._tensors = tensors
-        self._kept = kept
+        self._keys = keys
         self._arguments = args, kwargs
-        self._before = contents(self._arguments, leaves)
+        self._before = contents(self._arguments, keys.leaves)
         self._exchange = Exchange([*carried.places])
         self._carried = carried.keys()
         self.tracing: Tracing
@@ -47,7 +42,7 @@ class TracedCall:
     def run(self) -> None:
         """Run the function, and look at what it has done."""
         args, kwargs = self._arguments
-        tensors = self._tensors
+        tensors = self._keys.tensors
         local.state.placed = False
         # In this order, by which the nodes of arguments count as older than the run.
         with Entered(tensors if local.state.grad else []) as entered, Tracing(self._function, self._carried) as tracing:
@@ -58,7 +53,7 @@ class TracedCall:
             # What is carried is a result, and no change, as long as the run is looked at.
             templates = tracing.templates(tensors)
             pair = self._exchange.take(result)
-            self._shape, self._outputs = templates.of(pair), templates.outputs
+            self._template, self._outputs = templates.of(pair), templates.outputs
             self._ended = True
             if not tracing.replayed():
                 tracing.differentiate(tensors, self._outputs)
@@ -76,10 +71,10 @@ class TracedCall:
     def obstacles(self, key: Any) -> list[str]:
         """Reasons why no replay can do the same; ``key`` is that of the call."""
         assert self.trace is not None
-        known = [*self._kept, self._function, getattr(self._function, "__self__", None)]
-        found = [*self.trace.obstacles, *self._reasons, *unknown_among(self._kept, self.tracing.made_of_numbers()),
-                 *made_anew(self._shape, known, self.tracing.guards), *modes_left(key)]
-        if self._before != contents(self._arguments, self._leaves):
+        known = [*self._keys.kept, self._function, getattr(self._function, "__self__", None)]
+        found = [*self.trace.obstacles, *self._reasons, *unknown_among(self._keys.kept, self.tracing.made_of_numbers()),
+                 *made_anew(self._template, known, self.tracing.guards), *modes_left(key)]
+        if self._before != contents(self._arguments, self._keys.leaves):
             found.append("the function modifies an argument, which a replay would not do")
         return found
 
@@ -87,11 +82,13 @@ class TracedCall:
         """What the cache keeps of a run without obstacles."""
         trace, guards = self.trace, self.tracing.guards
         assert trace is not None
-        kept_as_they_are(self._shape, self._outputs, (t for guard in guards for t in guard.values()))
+        kept_as_they_are(self._template, self._outputs, (t for guard in guards for t in guard.values()))
         replay = (replay_of if trace.second is None else Differentiable)(trace, plan(trace.program, trace.renewed), capture)
-        offsets = [t.spec.offset for t in self._tensors] if local.state.placed else None
-        return Entry(replay, guards, self._shape, self._kept, self._views, offsets, self._exchange.changed)
+        offsets = [t.spec.offset for t in self._keys.tensors] if local.state.placed else None
+        return Entry(replay, guards, self._template, self._keys.kept, self._views, offsets, self._exchange.changed)
 
     def result(self) -> Any:
         """What the function returned; what it left in places that are carried is put there again."""
-        return parted(self._exchange.changed, rebuilt(self._shape, self._outputs, self._tensors)) if self._ended else None
+        if not self._ended:
+            return None
+        return parted(self._exchange.changed, rebuilt(self._template, self._outputs, self._keys.tensors))

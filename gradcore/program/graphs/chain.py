@@ -38,7 +38,7 @@ class _Part:
     recorder: Recorder
     inputs: list[Any]
     specs: list[TensorSpec]
-    results: Any
+    template: Any
     examples: list[Any]
     shared: list[int]  # for each input: the index of the first input whose example had the same memory, usually itself
     backward: bool
@@ -120,9 +120,9 @@ class Chain:
         # They refer to every leaf there was, and so to gradients of networks that the chain has nothing to do with.
         recorder.before, recorder.specs = {}, {}
         templates = Templates(inputs)
-        results, examples = templates.of(result), templates.outputs
+        template, examples = templates.of(result), templates.outputs
         own = [t.storage for t in inputs]
-        self.parts.append(_Part(name, recorder, inputs, [t.spec for t in inputs], results, examples, list(map(own.index, own)),
+        self.parts.append(_Part(name, recorder, inputs, [t.spec for t in inputs], template, examples, list(map(own.index, own)),
                                 backward, log.storages()))
         return len(self.parts) - 1
 
@@ -173,7 +173,7 @@ class Chain:
             self._given, self._versions = [], []
         if wanted is not None:
             results = [t if k in wanted else None for k, t in enumerate(results)]
-        return rebuilt(self.parts[part].results, results, inputs)
+        return rebuilt(self.parts[part].template, results, inputs)
 
     def _check(self, part: int, inputs: list[Any], ready: _Ready) -> None:
         """Raise unless a part may run now, and on these inputs."""

@@ -40,7 +40,7 @@ class Graph:
         self._part = part
         found = chain.parts[part]
         symbols = [Symbol(chain, part, k, t.spec) for k, t in enumerate(found.examples)]
-        self.outputs = rebuilt(found.results, symbols, found.inputs)
+        self.outputs = rebuilt(found.template, symbols, found.inputs)
 
     @property
     def program(self) -> Program:

@@ -96,13 +96,13 @@ def _shipment(trace: Trace, names: dict[int, str], leaf_names: dict[Leaf, str]) 
 # -- from a compiled function ------------------------------------------------------------------------------------------
 
 
-def save_entry(path: str | os.PathLike[str], trace: Trace, guards: Sequence[Asking], results: Any) -> None:
+def save_entry(path: str | os.PathLike[str], trace: Trace, guards: Sequence[Asking], template: Any) -> None:
     """Write a trace of a compiled function; its tensors get their names from its ``guards``.
 
-    ``results`` is the template of its result. Raises :class:`TraceError` for a trace that computes gradients of its
+    ``template`` is that of its result. Raises :class:`TraceError` for a trace that computes gradients of its
     arguments, which a file cannot represent, and for one that returns a parameter which no op reads.
     """
-    trace = _with_all_results(forward_part(trace), results)
+    trace = _with_all_results(forward_part(trace), template)
     for leaf, b in trace.leaves.items():
         if b not in trace.storages:
             raise TraceError(f"{leaf.described()}, is an argument of the traced function: a saved program "
@@ -110,7 +110,7 @@ def save_entry(path: str | os.PathLike[str], trace: Trace, guards: Sequence[Aski
     save_trace(path, trace, *tensor_names(trace, guards))
 
 
-def _with_all_results(trace: Trace, results: Any) -> Trace:
+def _with_all_results(trace: Trace, template: Any) -> Trace:
     """The trace with all tensors that its function returns as outputs, arguments and parameters included."""
     program, buffers = trace.program, {id(storage): b for b, storage in trace.storages.items()}
     gradients = dict(trace.left)
@@ -132,7 +132,7 @@ def _with_all_results(trace: Trace, results: Any) -> Trace:
                              "its ops reads: only tensors that ops read can be saved")
         return Operand(buffers[id(of.value.storage)], of.value.spec)
 
-    return replace(trace, program=replace(program, outputs=tuple(map(operand, outputs_in(results)))))
+    return replace(trace, program=replace(program, outputs=tuple(map(operand, outputs_in(template)))))
 
 
 def tensor_names(trace: Trace, guards: Sequence[Asking]) -> tuple[dict[int, str], dict[Leaf, str]]:

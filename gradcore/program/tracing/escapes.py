@@ -146,11 +146,11 @@ def _stored_apart(outputs: list[Any], made: frozenset[int], leaves: list[Leaf]) 
             "replay would not do" for x in holders[:1]]
 
 
-def made_anew(shape: Any, arguments: list[Any], guards: list[Asking]) -> list[str]:
+def made_anew(template: Any, arguments: list[Any], guards: list[Asking]) -> list[str]:
     """Reasons against a replay, which would return the same object each time: those in a template that the run may have made,
     and that their caller may change, since a copy would not do for all of them."""
     known = {id(x) for x in arguments} | {id(guard.look()) for guard in guards if isinstance(guard, Guard)}
-    return [f"it returns a {type(x).__name__}, which each call makes anew" for x in parts(shape)
+    return [f"it returns a {type(x).__name__}, which each call makes anew" for x in parts(template)
             if id(x) not in known and _is_changeable(x)][:1]
 
 

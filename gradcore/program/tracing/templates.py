@@ -204,42 +204,42 @@ def _own(x: Any) -> Any:
     return x.copy() if isinstance(x, (set, np.ndarray)) else x
 
 
-def parts(shape: Any) -> Iterator[Any]:
+def parts(template: Any) -> Iterator[Any]:
     """What a template holds, in order, but for the containers and instances that have parts themselves."""
-    if isinstance(shape, (list, tuple, dict, Instance)):
-        found = shape.items if isinstance(shape, Instance) else shape
+    if isinstance(template, (list, tuple, dict, Instance)):
+        found = template.items if isinstance(template, Instance) else template
         for v in found.values() if isinstance(found, dict) else found:
             yield from parts(v)
     else:
-        yield shape
+        yield template
 
 
-def outputs_in(shape: Any) -> Iterator[Output]:
+def outputs_in(template: Any) -> Iterator[Output]:
     """The :class:`Output` objects in a template, in order."""
-    return (x for x in parts(shape) if type(x) is Output)
+    return (x for x in parts(template) if type(x) is Output)
 
 
-def kept_as_they_are(shape: Any, outputs: list[Any], known: Iterable[Any]) -> None:
+def kept_as_they_are(template: Any, outputs: list[Any], known: Iterable[Any]) -> None:
     """Let a template refer directly to those outputs that are among the ``known`` tensors, which existed before the run."""
     there = set(map(id, known))
-    for place in outputs_in(shape):
+    for place in outputs_in(template):
         if place.index >= 0 and id(outputs[place.index]) in there:
             place.value = outputs[place.index]
 
 
-def rebuilt(shape: Any, outputs: list[Any], arguments: list[Any]) -> Any:
+def rebuilt(template: Any, outputs: list[Any], arguments: list[Any]) -> Any:
     """The result that a template describes, with the given outputs and arguments in their places."""
-    if type(shape) is Output:
-        if shape.value is not None:
-            return shape.value
-        if shape.leaf is not None:
-            return shape.leaf.grad
-        return outputs[shape.index] if shape.index >= 0 else arguments[shape.argument]
+    if type(template) is Output:
+        if template.value is not None:
+            return template.value
+        if template.leaf is not None:
+            return template.leaf.grad
+        return outputs[template.index] if template.index >= 0 else arguments[template.argument]
 
     def inside(v: Any) -> Any:
         return rebuilt(v, outputs, arguments)
 
-    return shape.made(inside) if isinstance(shape, Instance) else _own(mapped(shape, inside))
+    return template.made(inside) if isinstance(template, Instance) else _own(mapped(template, inside))
 
 
 def _is_of_attributes(kind: type) -> bool:
