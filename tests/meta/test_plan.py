@@ -15,7 +15,6 @@ from gradcore.program import Buffer, Instruction, Operand, Program, plan
 from gradcore.program.planning.packing import Slot, by_ejection, by_gaps, in_time, lay_out, lower_bound
 from gradcore.program.planning.plan import Plan, planned
 from gradcore.program.program import with_lifetimes
-from gradcore.program.replaying.narration import most_live
 from gradcore.spec import TensorSpec, round_up
 
 
@@ -219,7 +218,7 @@ def test_the_reference_models_need_the_bound_and_no_more_than_eager(name: str, b
     assert found.bound == bound <= found.nbytes <= found.bound * (1 if name in ("small", "large") else 1.02)
     assert (found.shared or found.apart == found.bound) and planned(program, {}).nbytes >= found.nbytes
     assert found.apart == lower_bound([Slot(round_up(b.nbytes), b.first, b.last) for b in made])
-    requested, allocated = most_live(program, found.overwritten, 0, len(program.instructions), {})
+    requested, allocated = found.most_live(program, 0, len(program.instructions), {})
     others = [b for b in program.buffers if b.kind != "made"]
     assert allocated == found.bound
     before, after = eager.report.peak, replayed.report.peak

@@ -6,9 +6,10 @@ keeps neighboring instructions from being fused.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 
 from gradcore.program.planning.fusion import made_early, touched_together
 from gradcore.program.planning.packing import Slot, alive, lay_out, lower_bound
@@ -56,6 +57,21 @@ class Plan:
         """The operand as a view of the buffer whose bytes it shows."""
         lane = self.lanes.get(x.buffer)
         return x if lane is None else lane.operand(x)
+
+    def most_live(self, program: Program, start: int, stop: int, dropped: Mapping[int, int]) -> tuple[int, int]:
+        """The most requested and the most allocated bytes of live made buffers at any instruction from ``start`` to ``stop``.
+
+        What a buffer overwrites is no longer live at the instruction that makes it. Buffers of before the run that it drops
+        count until the instruction that ``dropped`` names.
+        """
+        taken = {*chain(*self.overwritten.values())}
+        # In a part of a longer program some buffers were made before it, and some are made behind it.
+        lives = [(b.nbytes, max(b.first, 0), b.last - (b.index in taken)) for b in program.made()
+                 if b.first < stop and b.last >= 0]
+        lives += [(program.buffers[buffer].nbytes, 0, at - 1) for buffer, at in dropped.items()]
+        requested, allocated = (alive([Slot(size(nbytes), first, last) for nbytes, first, last in lives], stop)[start:stop]
+                                for size in (int, round_up))
+        return int(requested.max(initial=0)), int(allocated.max(initial=0))
 
 
 def plan(program: Program, renewed: Container[int] = ()) -> Plan:

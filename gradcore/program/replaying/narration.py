@@ -7,15 +7,14 @@ takes an operand's place, the operand is freed just before the result is allocat
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from gradcore.events import ALLOC, CONSUMED, DIED, DROP, FREE, KEEP, LAUNCH, MARK
 from gradcore.memory.arena import Range, close_ranges
-from gradcore.program.planning.packing import Slot, alive
-from gradcore.program.program import Operand, Program
+from gradcore.program.program import Operand
 from gradcore.program.tracing.trace import Trace
 from gradcore.spec import round_up
 
@@ -173,19 +172,3 @@ class Narration:
                 return
             holders.remove(found)
         self._log.append((kind, self._serials[buffer], node, what))
-
-
-def most_live(program: Program, overwritten: dict[int, list[int]], start: int, stop: int,
-              dropped: Mapping[int, int]) -> tuple[int, int]:
-    """The most requested and the most allocated bytes of live made buffers at any instruction from ``start`` to ``stop``.
-
-    What a buffer overwrites is no longer live at the instruction that makes it: see :attr:`Plan.overwritten`. Buffers of before
-    the run that it drops count until the instruction that ``dropped`` names.
-    """
-    taken = {*chain(*overwritten.values())}
-    # In a part of a longer program some buffers were made before it, and some are made behind it.
-    lives = [(b.nbytes, max(b.first, 0), b.last - (b.index in taken)) for b in program.made() if b.first < stop and b.last >= 0]
-    lives += [(program.buffers[buffer].nbytes, 0, at - 1) for buffer, at in dropped.items()]
-    requested, allocated = (alive([Slot(size(nbytes), first, last) for nbytes, first, last in lives], stop)[start:stop]
-                            for size in (int, round_up))
-    return int(requested.max(initial=0)), int(allocated.max(initial=0))

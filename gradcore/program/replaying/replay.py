@@ -32,7 +32,7 @@ from gradcore.program.replaying.binding import Binding
 from gradcore.program.replaying.bound_calls import run_calls
 from gradcore.program.replaying.counts import Counts, put
 from gradcore.program.replaying.left import Left, is_any_held
-from gradcore.program.replaying.narration import Narration, most_live
+from gradcore.program.replaying.narration import Narration
 from gradcore.program.tracing.trace import Trace
 
 
@@ -54,7 +54,7 @@ class Replay:
         #: of inputs and slots.
         self._written = [(trace.storages[b], tag) for b, tag in written.items() if b in trace.storages]
         self._written_later = [(b, tag) for b, tag in written.items() if b not in {*trace.storages, *trace.dropped}]
-        self._most = [most_live(self.program, plan.overwritten, *span, trace.dropped) for span in self.program.spans]
+        self._most = [plan.most_live(self.program, *span, trace.dropped) for span in self.program.spans]
         self._bound: Binding | None = None
         #: The stream that all captured storages were last noted to be used on.
         self._noted: Stream | None = None
@@ -175,37 +175,40 @@ class Replay:
         return self._bound is not None and self._bound.arena is part.arena
 
     def _play(self, bound: Binding, part: int, inputs: Sequence[Any]) -> None:
-        """Run the calls of ``part`` 0, the first or only one, or 1, and account for the bytes live during them.
-
-        Ranges that the last run left open are closed first.
-        """
-        ledger, calls = self.device.ledger, bound.calls.parts[part]
-        (most_asked, most_taken), (asked, taken) = self._most[part], bound.freed_bytes
+        """Run the calls of ``part`` 0, the first or only one, or 1, and account for the bytes live during them."""
+        ledger = self.device.ledger
         # Gradients of before the run that lie in the arena count until the run frees them.
         found_here = {left.gradient.storage.block for left in bound.renewed if left.is_in_place()}
-        if ledger.log is None and (not bound.lasting or (bound.is_open and not self._in_two
-                                                         and len(found_here) == len(bound.renewed))):
-            # The same ranges would close and open again, and no log would show it; nor that results are allocated already.
-            made_asked, made_taken = self._make_results(bound)
-            local.state.launch(self._run_calls, calls, part)
-            (asked, taken), (lasting_asked, lasting_taken) = bound.freed_elsewhere, bound.lasting_bytes
-            ledger.passed(most_asked - asked - lasting_asked - made_asked, most_taken - taken - lasting_taken - made_taken)
-            self._free(bound)
+        if ledger.log is not None or (bound.lasting and (not bound.is_open or self._in_two
+                                                         or len(found_here) < len(bound.renewed))):
+            self._play_by_ranges(bound, part, inputs, found_here)
             return
+        # The same ranges would close and open again, and no log would show it; nor that results are allocated already.
+        made_asked, made_taken = self._make_results(bound)
+        local.state.launch(self._run_calls, bound.calls.parts[part], part)
+        (asked, taken), (freed_asked, freed_taken) = self._most[part], bound.freed_elsewhere
+        lasting_asked, lasting_taken = bound.lasting_bytes
+        ledger.passed(asked - freed_asked - lasting_asked - made_asked, taken - freed_taken - lasting_taken - made_taken)
+        self._free(bound)
+
+    def _play_by_ranges(self, bound: Binding, part: int, inputs: Sequence[Any], found_here: set[Range]) -> None:
+        """The same, range by range: those that the last run left open are closed first, but for those ``found_here``."""
+        ledger = self.device.ledger
+        # The log of the second part closes the ranges that the first has left, each in its place.
         carried = part == 1 and ledger.log is not None
         if not carried:
             bound.close([x for x in bound.lasting if x not in found_here])
         try:
-            local.state.launch(self._run_calls, calls, part)
+            local.state.launch(self._run_calls, bound.calls.parts[part], part)
         except BaseException:
             bound.close()
             raise
         # In one piece, or a step that another thread begins or ends meanwhile would see a part of it.
         with ledger.lock:
-            # The log of the second part closes the ranges that the first has left, each in its place.
-            found = dict(zip(bound.waiting, bound.lasting, strict=True)) if carried else {}
+            (asked, taken), (freed_asked, freed_taken) = self._most[part], bound.freed_bytes
             left_asked, left_taken = bound.lasting_bytes if carried else (0, 0)
-            ledger.passed(most_asked - asked - left_asked, most_taken - taken - left_taken)
+            ledger.passed(asked - freed_asked - left_asked, taken - freed_taken - left_taken)
+            found = dict(zip(bound.waiting, bound.lasting, strict=True)) if carried else {}
             narration = None if ledger.log is None else Narration(bound, self._serials(part, inputs), found)
             serials: list[int] = []
             try:
