@@ -142,8 +142,8 @@ class Reach:
         elif has_buffer(value):
             yield Guard(name, look, buffer_of(value), same_buffer), key
         elif isinstance(value, ref) and isinstance(value(), Value):
-            # A guard would keep the tensor alive.
-            yield Never(draws_from(name)), key
+            yield Never(f"the function refers to {name}, a weak reference to a tensor, which a guard would keep alive: refer "
+                        "to the tensor itself"), key
         elif isinstance(value, (MethodType, slice, np.dtype)):
             yield Guard(name, look, value, same_method), key
             if isinstance(value, MethodType) and isinstance(

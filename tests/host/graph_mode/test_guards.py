@@ -257,3 +257,13 @@ def test_a_watcher_that_has_ended_before_its_block_does_not_end_again() -> None:
         ones()
         watcher.__exit__()
     assert watcher.drawn == []
+
+
+def test_a_weak_reference_to_a_tensor_is_named_and_nothing_is_drawn_from_it() -> None:
+    t = gradcore.ones(2)
+    weak = ref(t)
+    f = gradcore.compile(lambda x: x + weak())
+    x = gradcore.ones(2)
+    assert [f(x).tolist() for _ in range(2)] == [[2, 2]] * 2
+    assert "refers to the variable weak of <lambda>'s closure, a weak reference to a tensor" in f.traces[0]
+    assert "draws from" not in f.traces[0]
