@@ -155,6 +155,7 @@ class _Reader:
         self.buffers = tuple([self.buffer(k, b, len(rows)) for k, b in enumerate(array(parts["buffers"], "buffers"))])
         self.updates_count = len(array(parts["updates"], "updates"))
         self.instructions = tuple([self.instruction(f"instruction {k}", i) for k, i in enumerate(rows)])
+        self.leaves: tuple[tuple[str, Operand], ...] = ()
 
     def buffer(self, k: int, x: Any, end: int) -> Buffer:
         where = f"buffer {k}"
@@ -200,9 +201,38 @@ class _Reader:
 
     def shipment(self, entries: dict[str, Entry]) -> tuple[Shipment, dict[str, int]]:
         parts = self.parts
+        names, sums = self.captured(entries)
+        self.leaves = tuple([(string(n, "leaves"), self.operand(o, "leaves"))
+                             for n, o in (array(x, "leaves", 2) for x in array(parts["leaves"], "leaves"))])
+        if len({n for n, _ in self.leaves}) != len(self.leaves):
+            raise fail("leaves", "each name once", [n for n, _ in self.leaves])
+        presence = tuple([(self.leaf(a), b) for a, b in self.couples("presence")])
+        if any(type(b) is not bool for _, b in presence):
+            raise fail("presence", "true or false", parts["presence"])
+        optimizers = tuple([self.optimizer(x) for x in array(parts["optimizers"], "optimizers")])
+        places, updates = [], []
+        for x in parts["updates"]:
+            optimizer, group, params, numbers = array(x, "updates", 4)
+            kind, groups = optimizers[whole(optimizer, "updates", len(optimizers))]
+            options = groups[whole(group, "updates", len(groups))]
+            places.append((optimizer, group, tuple([self.leaf(k) for k in array(params, "updates")])))
+            updates.append(Update(kind, tuple(options.items()), self.pairs(numbers, "updates")))
+        program = Program(
+            device=string(parts["device"], "device"), buffers=self.buffers, instructions=self.instructions,
+            inputs=tuple([self.operand(x, "inputs") for x in array(parts["inputs"], "inputs")]),
+            outputs=tuple([self.operand(x, "outputs") for x in array(parts["outputs"], "outputs")]), updates=tuple(updates))
+        slots = tuple([(whole(b, "slots", len(self.buffers)), self.leaf(k)) for b, k in self.couples("slots")])
+        left = tuple([(self.leaf(k), None if x is None else self.operand(x, "left")) for k, x in self.couples("left")])
+        script = tuple([self.record(x) for x in array(parts["script"], "script")])
+        if sum(x == (LAUNCH,) for x in script) != len(self.instructions):
+            raise ProgramError("script: there must be a launch for each instruction")
+        return Shipment(program, names, self.leaves, slots, left, presence, optimizers, tuple(places), script), sums
+
+    def captured(self, entries: dict[str, Entry]) -> tuple[dict[int, str], dict[str, int]]:
+        """By captured buffer the name of its tensor, and by name the checksum, which are all of the file's ``entries``."""
         names: dict[int, str] = {}
         sums: dict[str, int] = {}
-        for x in array(parts["captured"], "captured"):
+        for x in array(self.parts["captured"], "captured"):
             at, name, checksum = array(x, "captured", 3)
             name = string(name, "captured")
             buffer = self.buffers[whole(at, "captured", len(self.buffers))]
@@ -215,41 +245,17 @@ class _Reader:
             names[buffer.index], sums[name] = name, whole(checksum, "captured")
         if {b.index for b in self.buffers if b.kind == "captured"} != set(names) or set(entries) != set(sums):
             raise ProgramError("the captured buffers and the tensors of the file do not match")
-        leaves = tuple([(string(n, "leaves"), self.operand(o, "leaves"))
-                        for n, o in (array(x, "leaves", 2) for x in array(parts["leaves"], "leaves"))])
-        if len({n for n, _ in leaves}) != len(leaves):
-            raise fail("leaves", "each name once", [n for n, _ in leaves])
+        return names, sums
 
-        def leaf(x: Any) -> int:
-            return whole(x, "a leaf", len(leaves))
+    def leaf(self, x: Any) -> int:
+        return whole(x, "a leaf", len(self.leaves))
 
-        def couples(part: str) -> list[list[Any]]:
-            found = [array(x, part, 2) for x in array(parts[part], part)]
-            if len({json.dumps(first) for first, _ in found}) != len(found):
-                raise fail(part, "each once", found)
-            return found
-
-        presence = tuple([(leaf(a), b) for a, b in couples("presence")])
-        if any(type(b) is not bool for _, b in presence):
-            raise fail("presence", "true or false", parts["presence"])
-        optimizers = tuple([self.optimizer(x) for x in array(parts["optimizers"], "optimizers")])
-        places, updates = [], []
-        for x in parts["updates"]:
-            optimizer, group, params, numbers = array(x, "updates", 4)
-            kind, groups = optimizers[whole(optimizer, "updates", len(optimizers))]
-            options = groups[whole(group, "updates", len(groups))]
-            places.append((optimizer, group, tuple([leaf(k) for k in array(params, "updates")])))
-            updates.append(Update(kind, tuple(options.items()), self.pairs(numbers, "updates")))
-        program = Program(
-            device=string(parts["device"], "device"), buffers=self.buffers, instructions=self.instructions,
-            inputs=tuple([self.operand(x, "inputs") for x in array(parts["inputs"], "inputs")]),
-            outputs=tuple([self.operand(x, "outputs") for x in array(parts["outputs"], "outputs")]), updates=tuple(updates))
-        slots = tuple([(whole(b, "slots", len(self.buffers)), leaf(k)) for b, k in couples("slots")])
-        left = tuple([(leaf(k), None if x is None else self.operand(x, "left")) for k, x in couples("left")])
-        script = tuple([self.record(x) for x in array(parts["script"], "script")])
-        if sum(x == (LAUNCH,) for x in script) != len(self.instructions):
-            raise ProgramError("script: there must be a launch for each instruction")
-        return Shipment(program, names, leaves, slots, left, presence, optimizers, tuple(places), script), sums
+    def couples(self, part: str) -> list[list[Any]]:
+        """The pairs of a part, each of whose first items is there once."""
+        found = [array(x, part, 2) for x in array(self.parts[part], part)]
+        if len({json.dumps(first) for first, _ in found}) != len(found):
+            raise fail(part, "each once", found)
+        return found
 
     def record(self, x: Any) -> tuple[Any, ...]:
         where = "script"

@@ -15,6 +15,7 @@ import numpy as np
 from gradcore import functional, optim
 from gradcore.devices.device import Device, get_device
 from gradcore.engine.modes import no_grad
+from gradcore.engine.plans import Call
 from gradcore.engine.state import scoped
 from gradcore.engine.value import Value, value_over
 from gradcore.errors import ProgramError, SpecError, TraceError
@@ -56,10 +57,7 @@ class LoadedProgram:
 
     def __init__(self, shipment: Shipment, values: dict[str, np.ndarray[Any, Any]], device: Device) -> None:
         program = replace(shipment.program, device=device.name)
-        numbers = [_numbers(u.optimizer, dict(u.group), dict(u.numbers)) for u in program.updates]
-        survivors = {x.buffer for x in program.outputs} | {x.buffer for _, x in shipment.left if x is not None}
-        calls = checked_calls(program, numbers, survivors, device)
-        _check_ends(shipment)
+        calls = _checked(program, shipment, device)
         self.device = device
         #: Tensors by name.
         self.state: dict[str, Any] = {}
@@ -79,17 +77,11 @@ class LoadedProgram:
         #: The tensors of the state, with the memory that the program reads.
         self._held = [(name, t, t.storage, t.spec) for name, t in self.state.items()]
         slots = [leaf.edge[0] for leaf in leaves]
-        optimizers = [_optimizer(kind, [{n: value_over(storages[v.buffer], v.spec) if isinstance(v, Operand) else v
-                                         for n, v in group.items()} for group in groups])
-                      for kind, groups in shipment.optimizers]
-        updates: list[tuple[Callable[[], Any], dict[str, Any], list[Any]]] = []
-        for (at, group, params), update in zip(shipment.updates, program.updates, strict=True):
-            optimizer = optimizers[at]
-            options = optimizer.param_groups[group]
-            for k in params:
-                options["params"] += [] if any(p is leaves[k] for p in options["params"]) else [leaves[k]]
-                optimizer.state[leaves[k]].update(dict(update.numbers))
-            updates.append((ref(optimizer), options, [leaves[k] for k in params]))
+        self._optimizers = [_optimizer(kind, [{n: value_over(storages[v.buffer], v.spec) if isinstance(v, Operand) else v
+                                               for n, v in group.items()} for group in groups])
+                            for kind, groups in shipment.optimizers]
+        updates = [_update(self._optimizers[at], group, [leaves[k] for k in params], dict(update.numbers))
+                   for (at, group, params), update in zip(shipment.updates, program.updates, strict=True)]
         self._names = dict(shipment.names)
         self._trace = Trace(
             program, [call.kernel for call in calls], storages, {b: slots[k] for b, k in shipment.slots},
@@ -97,9 +89,8 @@ class LoadedProgram:
             invocations=[call.invocation for call in calls], script=list(shipment.script),
             leaves={slots[k]: x.buffer for k, (_, x) in enumerate(shipment.leaves)})
         self.plan: Plan = plan(program)
-        self._optimizers = optimizers
         #: Each group's optimizer, the group, and its options as they are in the program.
-        self._options = [(o, group, options_of(group)) for o in optimizers for group in o.param_groups]
+        self._options = [(o, group, options_of(group)) for o in self._optimizers for group in o.param_groups]
         self._replay = replay_of(self._trace, self.plan)
         written = program.written()
         self._written = {x.buffer for x in program.inputs if x.buffer in written}
@@ -285,6 +276,25 @@ def _optimizer(kind: str, groups: Sequence[dict[str, Any]]) -> Any:
     found.state = defaultdict(dict)
     found.param_groups = [{**group, "params": []} for group in groups]
     return found
+
+
+def _update(optimizer: Any, group: int, params: list[Any],
+            numbers: dict[str, Any]) -> tuple[Callable[[], Any], dict[str, Any], list[Any]]:
+    """An update of a trace: gives the optimizer the parameters of this group, and the ``numbers`` that it counts from."""
+    options = optimizer.param_groups[group]
+    for p in params:
+        options["params"] += [] if any(p is other for other in options["params"]) else [p]
+        optimizer.state[p].update(numbers)
+    return ref(optimizer), options, params
+
+
+def _checked(program: Program, shipment: Shipment, device: Device) -> list[Call]:
+    """The calls of a program's instructions, when all that a file says was checked. Raises :class:`ProgramError`."""
+    numbers = [_numbers(u.optimizer, dict(u.group), dict(u.numbers)) for u in program.updates]
+    survivors = {x.buffer for x in program.outputs} | {x.buffer for _, x in shipment.left if x is not None}
+    calls = checked_calls(program, numbers, survivors, device)
+    _check_ends(shipment)
+    return calls
 
 
 def _numbers(kind: str, group: dict[str, Any], numbers: dict[str, Any]) -> tuple[Any, ...]:
