@@ -200,7 +200,7 @@ class Tracing(Noting):
                     for at, _, params in trace.updates for o in [at()] if not has_counts(o, params)][:1]
         by_name = "state" in self._watcher.names.read
         yield from [f"it reads {name!r} in the state of the optimizer {type(o).__name__}, which each run changes"
-                    for at, _, _ in trace.updates for o in [at()] if by_name or self._watcher.tells(o)
+                    for at, _, _ in trace.updates for o in [at()] if by_name or self._watcher.optimizers.tells(o)
                     for name in o._optim_numbers if name in self._watcher.names.texts][:1]
 
     def _unguarded(self, trace: Trace, ran: Recorder, inputs: list[Any], outputs: list[Any]) -> Iterator[str]:
@@ -219,7 +219,7 @@ class Tracing(Noting):
     def _all_guards(self, trace: Trace, ran: Recorder) -> list[Asking]:
         """All guards of the trace, except on the presence of gradients that the program itself reads or makes."""
         updated = {id(o): o for at, _, _ in trace.updates for o in [at()]}
-        optimizers = updated | {id(o): o for o in self._watcher.optimizers()}
+        optimizers = updated | {id(o): o for o in self._watcher.optimizers.found()}
         found = [*self._watcher.guards(), *(self._guard_of(o) for o in optimizers.values())]
         self.reached |= self._watcher.reached
         modules = [guard for guard in found if isinstance(guard, ModuleGuard)]
@@ -245,7 +245,7 @@ class Tracing(Noting):
 
     def _guard_of(self, optimizer: Any) -> OptimizerGuard:
         # If only the library's own update reads the learning rate, it is an operand of the program and may change.
-        return OptimizerGuard(optimizer, self._watcher.reads_rates(optimizer), self._watcher.only_clears(optimizer))
+        return OptimizerGuard(optimizer, self._watcher.reads_rates(optimizer), self._watcher.optimizers.only_clears(optimizer))
 
     def _adapt(self, guard: ModuleGuard) -> None:
         """Let a guard ask for the mode in which the run began, and not for what is carried."""

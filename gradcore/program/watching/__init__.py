@@ -1,5 +1,5 @@
 """What a function reads and changes outside itself while it is traced: ``watch`` sees every call.
 
 ``called``, ``looked_up``, ``gradient_reads``, ``assignments``, ``harmless``, ``former``, ``outside``, ``schedules``,
-``newness``, ``stored`` and ``began`` note what each does.
+``optimizer_runs``, ``newness``, ``stored`` and ``began`` note what each does.
 """

@@ -13,7 +13,6 @@ from collections import Counter
 from functools import cached_property
 from types import CodeType, FrameType, FunctionType
 from typing import Any
-from weakref import ref
 
 import numpy as np
 
@@ -23,11 +22,11 @@ from gradcore.engine.value import Value
 from gradcore.nn.module import Module
 from gradcore.optim import Optimizer
 from gradcore.optim.lr_scheduler import LRScheduler
-from gradcore.program.guarding.frames import is_generated, is_method, line_of, passed, takes_first, users_frames, users_line
+from gradcore.program.guarding.frames import is_generated, line_of, passed, takes_first, users_frames, users_line
 from gradcore.program.guarding.guards import Asking, Found, Guard, Once, identical, weakly
 from gradcore.program.guarding.libraries import is_library
 from gradcore.program.guarding.names import Names, names_of, names_within
-from gradcore.program.guarding.optimizers import changed_numbers, is_optimizer, numbers_of
+from gradcore.program.guarding.optimizers import is_optimizer
 from gradcore.program.guarding.reach import Reach
 from gradcore.program.guarding.readers import Attribute
 from gradcore.program.guarding.values import GENERATORS, asked
@@ -39,18 +38,16 @@ from gradcore.program.watching.gradient_reads import READS_GRADIENT, GradientRea
 from gradcore.program.watching.harmless import ASSIGNING, EXCHANGES, OPERATORS, SETS_REQUIRES_GRAD, STORES_WEIGHT, is_harmless
 from gradcore.program.watching.looked_up import LOOKING_UP, LookedUp
 from gradcore.program.watching.newness import New
+from gradcore.program.watching.optimizer_runs import OptimizerRuns
 from gradcore.program.watching.outside import Outside
 from gradcore.program.watching.schedules import Schedules
 from gradcore.program.watching.stored import Stored, place_of
 
 _SETS_MODE: CodeType = Module.train.__code__
-_CLEARS: CodeType = Optimizer.zero_grad.__code__
 _UPDATES: CodeType = Optimizer._optim_launch.__code__
 _LOADS: CodeType = Optimizer._optim_load.__code__
 #: What :meth:`Watcher._saw_library` looks at, by id, since the hash of code takes long.
 _LOOKED_AT = {id(c): c for c in (*ASSIGNING, *READS_GRADIENT, *CHANGES_HOOKS, *EXCHANGES, *STORES_WEIGHT, _SETS_MODE, _LOADS)}
-#: What tells a caller the options of an optimizer, which only the library's own code names then.
-_TELL = frozenset((Optimizer.state_dict.__code__, Optimizer.__repr__.__code__))
 #: Methods that run first with a new object, or with a copy.
 _BEGINS = frozenset(("__init__", "__setstate__"))
 #: Methods that change a list, a dict or a set.
@@ -80,12 +77,10 @@ class Watcher:
         #: argument's name and the code of these functions.
         self.passed: dict[int, tuple[str, Any, set[CodeType]]] = {}
         self.began = Began(self.new)
-        #: By id of an optimizer and of a parameter: the plain data in the state when one of its methods first ran.
-        self.counted: dict[int, dict[int, dict[str, Any]]] = {}
+        self.optimizers = OptimizerRuns(self.objects)
         #: Ids of objects whose ``__init__`` ran, or that are copies: they are new, so what the function does to them needs no
-        #: guard. Optimizers among them must be gone when the run has ended.
+        #: guard.
         self.fresh: set[int] = set()
-        self.made: list[ref[Optimizer]] = []
         self.drawn: list[str] = []
         self._outside = Outside(self.drawn, self.began)
         #: By id of a list, dict or set: a text with the line that changed it by one of its methods.
@@ -97,8 +92,6 @@ class Watcher:
         self.harmless: Counter[tuple[CodeType, int]] = Counter()
         self.gradients = GradientReads(self.drawn)
         self._requiring, self._hung, self.schedules = requiring(), hung(), Schedules(self.drawn)
-        #: Ids of optimizers that ran ops of updates, of which the learning rate is an operand.
-        self.updated: set[int] = set()
         #: By id, as a class may be unhashable: the modules whose mode ``train()`` or ``eval()`` set, with the mode of before.
         self.modes: dict[int, tuple[Module, bool]] = {}
         #: The id of the user's frame that runs the function, which others of the user's may be below.
@@ -156,17 +149,17 @@ class Watcher:
             self._saw_library(frame, first)
         if code.co_name in _BEGINS and not isinstance(first, FunctionCtx):
             if isinstance(first, Optimizer) and id(first) not in self.fresh:
-                self.made.append(ref(first))
+                self.optimizers.begins(first)
             self.fresh.add(id(first))
         if isinstance(first, LRScheduler):
             self.schedules.saw(frame, first, id(first) in self.fresh or first in self.new, lambda x: id(x) not in self.fresh)
         if code is _UPDATES and isinstance(first, Optimizer):
-            self.updated.add(id(first))
+            self.optimizers.updates(first)
             self.schedules.updates(frame, first)
         if isinstance(first, (Module, LRScheduler, Optimizer)) and id(first) not in self.fresh:
             self._enters(first, frame, inside)
         if is_optimizer(first) and id(first) not in self.fresh:
-            self.counted.setdefault(id(first), numbers_of(first))
+            self.optimizers.enters(first)
         if isinstance(first, FunctionCtx):
             self.keeping.add(code)
         if not inside or is_generated(frame):
@@ -216,11 +209,7 @@ class Watcher:
                 self.began.note_value(Reach(Names()), f"the argument {name}", x, ("draws", id(x)))
 
     def _knows(self, owner: Any, code: CodeType) -> bool:
-        return code in self._ran_with(owner) or (id(owner) in self.passed and code in self.passed[id(owner)][2])
-
-    def _ran_with(self, owner: Any) -> set[CodeType]:
-        """The code that ran with an object as an argument."""
-        return self.objects[id(owner)][1] if id(owner) in self.objects else set()
+        return any(id(owner) in seen and code in seen[id(owner)][-1] for seen in (self.objects, self.passed))
 
     def _saw_variables(self, frame: FrameType) -> None:
         """Record a call of a function of the user's, and what variables it has that no call before had."""
@@ -301,31 +290,14 @@ class Watcher:
         add(self.called.methods(self.names.read | self.names.called | {"forward"}))
         return list(found.values())
 
-    def optimizers(self) -> list[Optimizer]:
-        """Those whose methods ran."""
-        return [owner for owner, _ in self.objects.values() if is_optimizer(owner)]
-
-    def only_clears(self, optimizer: Optimizer) -> bool:
-        """Did no method of an optimizer run but ``zero_grad``?"""
-        return all(code is _CLEARS for code in self._ran_with(optimizer) if is_method(code, optimizer))
-
-    def is_extended(self, owner: Any) -> bool:
-        """Did the object run methods that are defined outside the library?"""
-        return any(not is_inside(code) and is_method(code, owner) for code in self._ran_with(owner))
-
-    def tells(self, optimizer: Optimizer) -> bool:
-        """Did the optimizer run a method that tells its options, and what is in its state?"""
-        return not _TELL.isdisjoint(self._ran_with(optimizer))
-
-    def reads_rates(self, optimizer: Optimizer) -> bool:
-        """May the function read the learning rates of an optimizer, besides by ops of updates?"""
-        return (self.names.options or self.tells(optimizer) or self.is_extended(optimizer)
-                or not (id(optimizer) in self.updated or self.only_clears(optimizer)))
-
     @cached_property
     def names(self) -> Names:
         """All attributes that the functions name; once the run has ended."""
         return self._looked_up.names.union(*map(names_of, self.called.codes()))
+
+    def reads_rates(self, optimizer: Optimizer) -> bool:
+        """May the function read the learning rates of an optimizer, besides by ops of updates?"""
+        return self.optimizers.reads_rates(optimizer, self.names)
 
     def changes(self, numbers: bool) -> list[str]:
         """Reasons against a replay: what the functions changed in Python objects, which a replay would not do.
@@ -334,14 +306,13 @@ class Watcher:
         """
         found = [*(reason for reason, _ in self.stored.others()), *self._requiring.changes(), *self._hung.changes(),
                  *self.drawn, *(guard.refusal() for guard in self._outside.guards.values() if not guard.holds())]
-        found += [f"it makes an optimizer, {type(o).__name__}, that exists after the run" for made in self.made
-                  for o in [made()] if o is not None]
+        found += self.optimizers.kept()
         found += dict.fromkeys(f"{self.changed[id(x)]} on {name}, which it refers to" for of in self.called.found
                                for name, values in of.containers().items() for x in values if id(x) in self.changed)
         found += self.schedules.changes(self.names, self.reads_rates)
         # A local name may stand for a shared container, so writes to items are found by comparing contents.
         return found or [*self.called.hidden(), *self.began.changes(numbers, self.schedules.sets),
-                         *changed_numbers([o for o in self.optimizers() if self.is_extended(o)], self.counted)]
+                         *self.optimizers.changes()]
 
 
 def _of_its_code(function: FunctionType) -> Found:
