@@ -146,13 +146,14 @@ class Fixed:
 
     def refusal(self, inputs: Sequence[Any]) -> str:
         """Why copies of these inputs cannot stand for them, or "": some are other libraries' memory, which may lie anywhere."""
-        blocks = [inputs[copy.position].storage.block for copy in self._copies[0]]
-        foreign = [block for block in blocks if block.segment.index == OUTSIDE]
+        foreign = [block for copy in self._copies[0]
+                   if (block := inputs[copy.position].storage.block).segment.index == OUTSIDE]
         if not foreign:
             return ""
         if any(block.address % ALIGNED for block in foreign):
             return f"the memory of an argument, another library's, does not begin at a multiple of {ALIGNED} bytes"
-        beside = [*self._beside, *(blocks if self._writes else ())]
+        copied = [inputs[copy.position].storage.block for copy in self._copies[0]] if self._writes else []
+        beside = [*self._beside, *copied]
         if any(a is not b and _overlap(a, b) for a in foreign for b in beside):
             return "an argument is another library's memory, another tensor lies there, too, and one of them is written to"
         return ""

@@ -262,7 +262,9 @@ class Replay:
 
     def in_slots(self, part: int) -> dict[int, Any]:
         """By buffer, the gradients in slots that a part reads: a second one those that the first has found there."""
-        return self._found if part else {b: leaf.grad for b, leaf in self.trace.slots.items()}
+        slots = self.trace.slots
+        # Most programs have none, and each run asks twice.
+        return self._found if part or not slots else {b: leaf.grad for b, leaf in slots.items()}
 
     def _bring(self, bound: Binding, inputs: Sequence[Any]) -> None:
         """Put the arrays of this run's inputs, and of the gradients in slots, into the arguments of the calls."""
