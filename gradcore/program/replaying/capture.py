@@ -116,7 +116,7 @@ class CapturedReplay(Replay):
 
     def backward(self, cotangents: Sequence[Any]) -> list[Any]:
         if self._fixed is not None:
-            self._fixed.find(1, self.program.cotangents, cotangents)
+            self._fixed.find(1, cotangents)
         return super().backward(cotangents)
 
     def _note_stream(self, bound: Binding, given: Sequence[Any]) -> None:

@@ -52,12 +52,13 @@ class Fixed:
 
     def __init__(self, bound: Binding) -> None:
         program, calls = bound.program, bound.calls
-        self._device, self._calls, self._inputs = bound.device, calls, program.inputs
+        self._device, self._calls = bound.device, calls
+        #: What each part is given.
+        self._traced = program.inputs, program.cotangents
         self.reason = ""
         self.lacking: tuple[Any, int] | None = None
         #: The places that take arrays of a run, and those of numbers, as the binding had them.
-        self._patches = {x.buffer: calls.patches.pop(x.buffer) for x in (*program.inputs, *program.cotangents)
-                         if x.buffer in calls.patches}
+        self._patches = {x.buffer: calls.patches.pop(x.buffer) for x in chain(*self._traced) if x.buffer in calls.patches}
         self._numbers = self._ours = calls.numbers
         #: What the calls read instead: arrays over copies, and numbers of the table.
         self._instead: list[tuple[Any, Any, Any]] = []
@@ -65,7 +66,7 @@ class Fixed:
         self.own: Storage | None = None
         self.table: Numbers | None = None
         #: What each part begins by copying, and the addresses that the present run copies from.
-        self._copies: tuple[list[In], list[In]] = ([], [])
+        self._copies: list[list[In]] = [[], []]
         self.sources: list[int] = []
         #: What the first part copies at its end, and requested and allocated bytes of that.
         self.out: list[Out] = []
@@ -95,7 +96,7 @@ class Fixed:
         try:
             own = self.own = device.allocate(spec.nbytes, tag)
             start = own.block.address
-            self._copies = _copies(program.inputs, homes, start), _copies(program.cotangents, homes, start)
+            self._copies = [_copies(x, homes, start) for x in self._traced]
             self.table = graphs.numbers(count, start + end) if count else None
             whole = {x.buffer: x for x in program.outputs if program.buffers[x.buffer].kind == "made"
                      and program.buffers[x.buffer].nbytes and program.split is None}
@@ -160,14 +161,15 @@ class Fixed:
 
     def bring(self, inputs: Sequence[Any]) -> None:
         """Note where the first part, or the only one, is to copy these inputs from, and back to."""
-        traced, own = self._inputs, self.own
-        self.find(0, traced, inputs)
+        traced, own = self._traced[0], self.own
+        self.find(0, inputs)
         if own is not None and self._writes:
             self._back = {traced[k].buffer: (own.block, home - own.block.address - low, inputs[k].storage.block,
                                              shift(inputs[k].spec, traced[k].spec)) for k, low, home, _ in self._copies[0]}
 
-    def find(self, part: int, traced: Sequence[Operand], given: Sequence[Any]) -> None:
+    def find(self, part: int, given: Sequence[Any]) -> None:
         """Note the addresses that a part is to copy from."""
+        traced = self._traced[part]
         self.sources = [given[k].storage.block.address + low
                         + (0 if given[k].spec is traced[k].spec else shift(given[k].spec, traced[k].spec))
                         for k, low, _, _ in self._copies[part]]
