@@ -199,7 +199,7 @@ def test_ranges_that_meet_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     for k in range(3):
         run(*batch(k))
     # The log as if no operand had been overwritten.
-    monkeypatch.setitem(run.plans[0].__dict__, "shared", {})
+    monkeypatch.setitem(run.plans[0].__dict__, "overwritten", {})
     with gradcore.step() as s:
         run(*batch(3))
     assert " lies in " in meeting(s.log)
