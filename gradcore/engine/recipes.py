@@ -37,10 +37,12 @@ class Sources(list[Any]):
 class Recipe:
     """How to recompute what is not kept of an op's results: the op, and what it read.
 
-    If several nodes need it, it is computed once, and held from the first of them to the last.
+    If several nodes need it, it is computed once, and held from the first of them to the last. What is computed for a recipe
+    that keeps inputs is computed once more for these, and held then: it is not beside what they are inputs of.
     """
 
-    __slots__ = ("plan", "call", "scope", "site", "given", "asks", "shared", "depth", "users", "value", "result", "__weakref__")
+    __slots__ = ("plan", "call", "scope", "site", "given", "asks", "shared", "depth", "users", "value", "made_in", "result",
+                 "__weakref__")
 
     def __init__(self, node: Node, given: list[Any], asks: bool, depth: int) -> None:
         self.plan = node.plan
@@ -60,6 +62,8 @@ class Recipe:
         self.users = 0
         #: What the op has given, while nodes still wait for it.
         self.value: Any = None
+        #: The list of what the last backward held for nodes, if the op has run in it for what gathers its result.
+        self.made_in: Any = None
         #: Of one that inputs are kept for: a weak reference to the result, whose end drops a recipe that nobody asked for.
         self.result: Any = None
 

@@ -105,12 +105,11 @@ def _make(residual: Again, node: Any, remade: list[ref[Any]]) -> Any:
 def _run(recipe: Recipe, given: list[Any], node: Any, remade: list[ref[Any]]) -> Any:
     """What a recipe's op gives.
 
-    A part that was made for what gathers it, and that nothing but its own node reads later, is made again for that node: held
-    until then, parts of ``cat`` would be beside the whole in the backward of the layer that reads it.
+    What is made for one that gathers is made again for its next reader, and held from then on: it would be beside the result in
+    the backward of the layer that reads that, as parts of ``cat``, or all residual blocks that are made from one another.
     """
     sources = []
-    parts = () if recipe.result is None else [
-        r.recipe for r in given if type(r) is Again and r.recipe.users <= 2 and r.recipe.value is r.recipe.result is None]
+    held = len(remade)
     for source in given:
         if type(source) is Saved:
             source = _unchanged(source, node)
@@ -127,8 +126,11 @@ def _run(recipe: Recipe, given: list[Any], node: Any, remade: list[ref[Any]]) ->
         made = recipe.plan.again(None, sources)
     finally:
         state.scope, state.site = before
-    for part in parts:
-        part.value = None
+    if recipe.result is not None:
+        for at in remade[held:]:
+            part = at()
+            if part is not None and part.made_in is not remade:
+                part.made_in, part.value = remade, None
     if recipe.users > 1:
         recipe.value = made
         remade.append(ref(recipe))

@@ -121,23 +121,6 @@ def test_a_part_of_much_more_is_not_kept_for_it() -> None:
     assert leaf.grad[0].tolist() == [4.0] * 8 + [0.0] * 120
 
 
-def test_parts_are_not_held_beside_the_whole_for_their_own_nodes() -> None:
-    """A part is computed for ``cat``, and again for its own node, which runs after the layer that reads the whole."""
-    width, peaks, found = 512 * 256 * 4, [], []
-    for again in (True, False):
-        gradcore.manual_seed(0)
-        branches = [nn.Sequential(nn.Linear(8, 64), nn.BatchNorm1d(64), nn.ReLU()) for _ in range(4)]
-        net = nn.ModuleList([*branches, nn.Linear(256, 1)])
-        x = gradcore.randn(512, 8)
-        held = gradcore.memory_requested()
-        with gradcore.step() as step, gradcore.recompute(again):
-            net[4](gradcore.cat([branch(x) for branch in branches], 1)).square().mean().backward()
-        peaks.append((step.report.peak.requested - held) / width)
-        found.append([p.grad.tolist() for p in net.parameters()])
-    # What the norms keep, the whole's gradient, and what the first norm takes; held parts would be three quarters more.
-    assert found[0] == found[1] and peaks[0] < 3.1 < peaks[1]
-
-
 def test_a_constant_that_each_step_gathers_is_no_reason() -> None:
     fixed, leaf = gradcore.ones(8, 128), gradcore.ones(8, 128, requires_grad=True)
     for _ in range(3):
