@@ -24,6 +24,10 @@ from gradcore.units import count_of
 INPUT, OUTPUT, AUX, OVERWRITTEN = range(4)
 _KINDS = {"input": INPUT, "output": OUTPUT, "aux": AUX}
 
+#: The most floating-point operations for an element of a product that is recomputed: of a layer that reads such elements, they
+#: are a few percent.
+FEW = 256
+
 #: Kind, index and name of a residual; the index is a flat position for an input.
 Slot = tuple[int, int, str]
 #: A rule as the engine calls it, with the node's cotangents and residuals.
@@ -57,7 +61,8 @@ class KeepPlan:
         self.beside = found.beside
         #: Is the output recomputed where that takes nothing but what is kept; only where an input is recomputed, too; or from
         #: inputs that are kept in its place, as those of a sum are, whose rules read none?
-        self.cheap = self.again is not None and not call.op.gathers and (not call.op.follows or call.uneven)
+        self.cheap = self.again is not None and not call.op.gathers and (not call.op.follows or call.uneven) and (
+            call.op.flops is None or call.widens(mask))
         self.follows = call.op.follows and not self.cheap
         self.gathers = call.op.gathers or (self.follows and not self.slots)
 
@@ -247,6 +252,13 @@ class Call:
     def uneven(self) -> bool:
         """Is an operand a number, or smaller than the output?"""
         return any(x.numel < self.specs[0].numel if isinstance(x, TensorSpec) else x in PLAIN for x in self.inputs)
+
+    def widens(self, mask: tuple[bool, ...]) -> bool:
+        """Is it a product of few terms with a constant, and larger than what wants a gradient? An interpolation is one for each
+        dimension."""
+        out = self.specs[0]
+        return mask.index(True) == 0 and sum(mask) == 1 and self.inputs[0].numel < out.numel and self.op.count_flops(
+            self.inputs, self.specs, self.attrs) <= FEW * out.numel
 
     def _bind(self, device: Device, grouped: list[Any]) -> Callable[..., Any]:
         kernel = device.kernel(self.op.name)

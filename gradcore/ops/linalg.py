@@ -138,6 +138,7 @@ def _linear_second(gs: tuple[Any, ...], dy: Any, x: Any, weight: Any, needs: tup
 
 
 linear = op("linear", _linear_spec, joint("x", "weight", "bias", x=("weight",), weight=("x",))(spending(_linear_rule)),
+            again=lambda x, weight, bias: linear(x, weight, bias),
             flops=lambda weight, out: 2 * out.numel * weight.shape[1], doc="x W^T + b over the last dimension.")
 linear_grad = op("linear_grad", _linear_grad_spec, joint("dy", "x", "weight")(_linear_second), contiguous=True,
                  may_alias=("x",),

@@ -23,7 +23,8 @@ A cheap op says in ``again`` how to recompute its output, with ops, from its inp
 are kept anyway, are parameters, or can be recomputed themselves, the output is not kept: backward recomputes it when a rule
 reads it (Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174). With ``follows``, that is
 done only where one of its inputs is a number or broadcast, or is recomputed and read by a rule. With ``gathers``, the output
-has the bytes of its inputs, which are kept in its place where that takes less memory.
+has the bytes of its inputs, which are kept in its place where that takes less memory. An op of products is recomputed only
+where these are of few terms, with constants, and its output is larger than the input: as in an interpolation.
 
 An op of products says in ``flops`` how many floating-point operations it takes: a function of specs of its inputs and
 outputs, and of its attributes, by name.

@@ -65,9 +65,16 @@ def enlarged(x, first, gate, norm, last):
     return last(functional.interpolate(functional.relu(norm(first(x))).view(8, 1, 4, 4), scale_factor=2).view(32, 16))
 
 
+def interpolated(x, first, gate, norm, last):
+    """In each dimension a product with a constant, of which views are made."""
+    h = functional.relu(norm(first(x))).view(8, 1, 4, 4)
+    return last(functional.interpolate(h, scale_factor=2, mode="bilinear").view(32, 16))
+
+
 #: With the bytes that need not be kept.
 RUNS = {mlp: 2 * 512, dropped: 512, dropped_by_rows: 512, masked: 512, in_16_bits: 256, windows: 512, one_row: 512,
-        by_hand: 2 * 512, gates: 2 * 512, halves: 512 + 768, by_columns: 2 * 512, enlarged: 512 + 2048}
+        by_hand: 2 * 512, gates: 2 * 512, halves: 512 + 768, by_columns: 2 * 512, enlarged: 512 + 2048,
+        interpolated: 512 + 2048}
 
 
 def made_layers():
@@ -113,6 +120,14 @@ def test_a_product_of_kept_factors_is_kept():
     a, b = gradcore.ones(3, requires_grad=True) * 2, gradcore.ones(3, requires_grad=True) * 3
     assert (a * b).grad_fn.recipe is None
     assert (functional.gelu(a) * b).grad_fn.recipe is not None
+
+
+@pytest.mark.parametrize(("rows", "columns", "recomputed"), [(256, 128, True), (256, 129, False), (128, 128, False)])
+def test_only_a_wider_product_of_few_terms_with_a_constant_is_recomputed(rows, columns, recomputed):
+    h = functional.gelu(gradcore.ones(4, columns, requires_grad=True))
+    weight = gradcore.ones(rows, columns)
+    assert (functional.linear(h, weight).grad_fn.recipe is not None) == recomputed
+    assert functional.linear(h, weight.requires_grad_()).grad_fn.recipe is None
 
 
 def test_what_only_another_branch_keeps_may_be_written_to():

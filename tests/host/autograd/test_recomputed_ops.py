@@ -16,9 +16,11 @@ AGAIN = [row for row in ROWS if row.declared.again is not None and row.wanted() 
 
 
 def outputs(row: Row) -> tuple[list[Any], list[Any]]:
-    """What requires grad, and what the op makes of tensors that are recomputed."""
+    """What requires grad, and what the op makes of tensors that are recomputed; a product, of one and a constant."""
     gradcore.manual_seed(0)
     leaves = tensors_of(row, grads=True)
+    for x in leaves[1:] if row.declared.flops is not None else ():
+        x.requires_grad_(False)
     found = parts(row.call([functional.silu(x) if x.requires_grad else x for x in leaves]))
     return [x for x in leaves if x.requires_grad], [y for y in found if y.requires_grad]
 
