@@ -98,7 +98,9 @@ def build_node(call: Call, plan: KeepPlan, args: tuple[Any, ...], outputs: Any, 
                 saved.append(residual)
                 if type(residual) is Again:
                     follows = plan.follows and state.recompute
-        if follows and (depth := depth_of(call, plan.beside, args, edges, outputs[0])):
+        if plan.repeats and packing is None and state.recompute:
+            gather(node, args, outputs, edges)
+        elif follows and (depth := depth_of(call, plan.beside, args, edges, outputs[0])):
             node.recipe = recipe_of(node, args, outputs, aux, edges, depth, saved)
     elif plan.gathers and packing is None and state.recompute:
         for edge in edges:

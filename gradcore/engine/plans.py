@@ -24,8 +24,7 @@ from gradcore.units import count_of
 INPUT, OUTPUT, AUX, OVERWRITTEN = range(4)
 _KINDS = {"input": INPUT, "output": OUTPUT, "aux": AUX}
 
-#: The most floating-point operations for an element of a product that is recomputed: of a layer that reads such elements, they
-#: are a few percent.
+#: The most operations for an element of a product that is recomputed: a few percent of those of a layer that reads it.
 FEW = 256
 
 #: Kind, index and name of a residual; the index is a flat position for an input.
@@ -40,7 +39,8 @@ NodeRule = tuple[tuple[int, ...], bool, BoundRule, tuple[int, ...]]
 class KeepPlan:
     """For one call and one set of inputs that need gradients: the residuals to keep, and the rules that read them."""
 
-    __slots__ = ("slots", "rules", "spends", "again", "again_slots", "makes", "beside", "cheap", "follows", "gathers")
+    __slots__ = ("slots", "rules", "spends", "again", "again_slots", "makes", "beside", "cheap", "follows", "gathers",
+                 "repeats")
 
     def __init__(self, call: Call, mask: tuple[bool, ...]) -> None:
         found = _layout(call.op, call.counts, mask)
@@ -57,14 +57,16 @@ class KeepPlan:
         self.again = None if found.again is None else _bound(call, found.again)
         #: How many outputs that makes: all views of what is split, otherwise the first.
         self.makes = len(call.specs) if call.op.view else 1
-        #: The inputs that it reads, and the node would not keep otherwise.
-        self.beside = found.beside
+        self.beside = found.beside  #: The inputs that it reads, and the node would not keep otherwise.
         #: Is the output recomputed where that takes nothing but what is kept; only where an input is recomputed, too; or from
         #: inputs that are kept in its place, as those of a sum are, whose rules read none?
         self.cheap = self.again is not None and not call.op.gathers and (not call.op.follows or call.uneven) and (
             call.op.flops is None or call.widens(mask))
         self.follows = call.op.follows and not self.cheap
-        self.gathers = call.op.gathers or (self.follows and not self.slots)
+        #: Is it made of a far smaller input, as by take, that its rules do not read, and that may be kept in its place?
+        self.repeats = self.cheap and not call.op.view and not any(s[0] != INPUT or mask[s[1]] for s in self.slots) and any(
+            mask[i] and 3 * call.inputs[i].nbytes <= call.specs[0].nbytes for i in self.beside)
+        self.gathers = call.op.gathers or ((self.follows or self.repeats) and not self.slots)
 
 
 def _on_copies(flat: tuple[int, ...], several: bool, rule: BoundRule, ends: tuple[int, ...]) -> NodeRule:
@@ -254,8 +256,7 @@ class Call:
         return any(x.numel < self.specs[0].numel if isinstance(x, TensorSpec) else x in PLAIN for x in self.inputs)
 
     def widens(self, mask: tuple[bool, ...]) -> bool:
-        """Is it a product of few terms with a constant, and larger than what wants a gradient? An interpolation is one for each
-        dimension."""
+        """Is it a product of few terms with a constant, larger than what wants a gradient, as in an interpolation?"""
         out = self.specs[0]
         return mask.index(True) == 0 and sum(mask) == 1 and self.inputs[0].numel < out.numel and self.op.count_flops(
             self.inputs, self.specs, self.attrs) <= FEW * out.numel

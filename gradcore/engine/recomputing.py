@@ -1,7 +1,8 @@
 """Which residuals a node recomputes instead of keeping them, and whether its own output can be recomputed.
 
 An output gets a recipe in one of three ways: that of a cheap op, if all that it takes is kept or recomputed anyway; that of a
-product, if a residual of its node is recomputed, too; that of ``cat``, or of a sum, if its inputs may be kept in its place.
+product, if a residual of its node is recomputed, too; that of ``cat``, of a sum, or of what is made of a far smaller tensor, if
+inputs may be kept in its place.
 """
 
 from __future__ import annotations
@@ -114,9 +115,10 @@ def recipe_of(node: Node, args: tuple[Any, ...], outputs: Any, aux: Any, edges: 
 
 
 def gather(node: Node, args: tuple[Any, ...], outputs: Any, edges: list[Any]) -> None:
-    """Keep the inputs in the place of the output, if that takes a third of the memory at most, since the others are kept or
-    recomputed anyway. Or up to as much, if one was gathered before: the next op will gather it again, as in a DenseNet, and it
-    is kept once for all (Pleiss et al., Memory-Efficient Implementation of DenseNets, arXiv:1707.06990).
+    """Keep the inputs that no rule reads in the place of the output, if that takes a third of the memory at most: they are far
+    smaller, or the others are kept or recomputed anyway. Or up to as much, if one was gathered before: the next op will gather
+    it again, as in a DenseNet, and it is kept once for all (Pleiss et al., Memory-Efficient Implementation of DenseNets,
+    arXiv:1707.06990).
 
     For more than a third it is not worth it: at the peak the output is often alive, too, as an argument of the layer that
     reads it. The inputs' keepers may go, and then they never take more than the output.
@@ -124,7 +126,10 @@ def gather(node: Node, args: tuple[Any, ...], outputs: Any, edges: list[Any]) ->
     before = False
     whole: dict[Storage, int] = {}
     more = 0
-    for value, edge in zip(args, edges, strict=True):
+    for i in node.plan.beside:
+        value, edge = args[i], edges[i]
+        if type(value) in PLAIN:
+            continue
         storage = value.storage
         if (tag := storage.block.tag).op == BORROW or tag.export is not None:
             # Nobody sees what arrays of other libraries write.
@@ -143,12 +148,13 @@ def gather(node: Node, args: tuple[Any, ...], outputs: Any, edges: list[Any]) ->
     if sum(whole.values()) > output.block.requested or (not before and 3 * more > output.block.requested) or not (
             depth := depth_of(node.call, (), args, edges, outputs[0], own=4)):
         return
-    given = [residual_of(node, slot, args, outputs, (), edges, None) for slot, _ in node.plan.again_slots]
+    given = [residual_of(node, slot, args, outputs, (), edges, None) if place is None else (node.saved or ())[place]
+             for slot, place in node.plan.again_slots]
     recipe = node.recipe = Recipe(node, given, False, depth)
     gathering.add(recipe)
     weak = ref(recipe)
-    for value in args:
-        value.storage.gathered = [other for other in value.storage.gathered if other() is not None] + [weak]
+    for storage in {args[i].storage for i in node.plan.beside if type(args[i]) not in PLAIN}:
+        storage.gathered = [other for other in storage.gathered if other() is not None] + [weak]
     recipe.result = ref(output, partial(_drop_unasked, ref(node)))
 
 
