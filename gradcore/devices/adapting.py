@@ -7,7 +7,7 @@ those of a GPU that computes in registers: they are reported with what libraries
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import combinations
 from typing import Any
@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.calls import Operands
-from gradcore.devices.host.halves import convert, widened
-from gradcore.devices.host.kernel import pieces
+from gradcore.devices.host.halves import convert
+from gradcore.devices.host.kernel import slices
 from gradcore.dtypes import category, promote
+from gradcore.overwriting import OVERWRITING
 from gradcore.spec import PIECE, TensorSpec
 
 Kernel = Callable[..., Any]
@@ -38,6 +39,10 @@ _WRAPPING = frozenset("""add sub mul floor_divide remainder fmod bitwise_and bit
 _FILLING = frozenset("full fill masked_fill".split())
 #: Ops without a result for integers divided by 0.
 _DIVISIONS = frozenset("floor_divide remainder fmod".split())
+#: Other elementwise ops, whose kernels may be given pieces.
+_ELEMENTWISE = frozenset(OVERWRITING) | frozenset("""celu celu_grad elu elu_grad gelu gelu_grad hardsigmoid hardsigmoid_grad
+    hardswish hardswish_grad leaky_relu leaky_relu_grad logsigmoid logsigmoid_grad mish mish_grad relu_grad selu selu_grad
+    sigmoid_grad silu silu_grad softplus softplus_grad softsign softsign_grad tanh_grad""".split())
 _FLOAT = np.dtype(np.float32)
 
 
@@ -129,37 +134,44 @@ def _widened(kernel: Kernel, operands: Operands) -> tuple[Kernel, int]:
                    None) if operands.function in _COMPARED else None
     written = [k for k in operands.writes if given[k]]
     workspace = operands.wide_workspace()
+    narrow = [*given, *made]
+    specs = [s for s in (*operands.inputs, *operands.outputs) if isinstance(s, TensorSpec)]
+    by_pieces = specs[0].numel > PIECE and (elementwise or operands.function in _ELEMENTWISE) and all(
+        s.contiguous and s.shape == specs[0].shape for s in specs)
 
     def run(*arrays: Any, **attrs: Any) -> None:
-        inputs = [widened(a) if n else a for a, n in zip(arrays, given, strict=False)]
-        if rounded is not None:
-            inputs = [a if isinstance(a, np.ndarray) else float(rounded.type(a)) for a in inputs]
-        results = arrays[count:count + len(made)]
-        outputs = [np.empty(a.shape, _FLOAT) if n else a for a, n in zip(results, made, strict=True)]
+        arrays = arrays[:len(narrow)]
         room = () if workspace is None else (np.empty(workspace, np.uint8),)
-        kernel(*inputs, *outputs, *room, **attrs)
-        for k in written:
-            convert(inputs[k], arrays[k])
-        for a, value in zip(results, outputs, strict=True):
-            if a is not value:
-                convert(value, a)
+        if not by_pieces or _shifted([a for a in arrays if isinstance(a, np.ndarray)]):
+            whole = [np.empty(a.shape, _FLOAT) if n else None for a, n in zip(arrays, narrow, strict=True)]
+            compute(arrays, whole, room, attrs)
+            return
+        wide = [np.empty(PIECE, _FLOAT) if n else None for n in narrow]
+        flat = [a.reshape(-1) if isinstance(a, np.ndarray) else a for a in arrays]
+        for some in slices(specs[0].numel, PIECE):
+            parts = [a[some] if isinstance(a, np.ndarray) else a for a in flat]
+            compute(parts, [w if w is None else w[:p.size] for w, p in zip(wide, parts, strict=True)], room, attrs)
 
-    wide = [s for s, n in zip((*operands.inputs, *operands.outputs), (*given, *made), strict=True) if n]
-    specs = [s for s in (*operands.inputs, *operands.outputs) if isinstance(s, TensorSpec)]
-    if (isinstance(kernel, np.ufunc) or operands.function in _CHOICES) and specs[0].numel > PIECE and all(
-            s.contiguous and s.shape == specs[0].shape for s in specs):
-        return partial(_in_pieces, run), 4 * PIECE * len(wide)
-    return run, sum(4 * s.numel for s in wide) + (workspace or 0)
+    def compute(arrays: Sequence[Any], wide: list[Any], room: tuple[Any, ...], attrs: dict[str, Any]) -> None:
+        for k, w in enumerate(wide):
+            if w is None:
+                wide[k] = arrays[k] if rounded is None or isinstance(arrays[k], np.ndarray) else float(rounded.type(arrays[k]))
+            elif k < count:
+                convert(arrays[k], w)
+        kernel(*wide, *room, **attrs)
+        for k, n in enumerate(narrow):
+            if k in written or (n and k >= count):
+                convert(wide[k], arrays[k])
+
+    if by_pieces:
+        return run, 4 * PIECE * sum(narrow) + (workspace or 0)
+    return run, sum(4 * s.numel for s, n in zip((*operands.inputs, *operands.outputs), narrow, strict=True) if n) + (
+        workspace or 0)
 
 
-def _in_pieces(run: Kernel, *operands: Any) -> None:
-    """A kernel of elements on pieces of arrays of one layout, whose copies stay in a core's cache."""
-    arrays = [a for a in operands if isinstance(a, np.ndarray)]
-    if any(np.may_share_memory(a, b) and a.ctypes.data != b.ctypes.data for a, b in combinations(arrays, 2)):
-        run(*operands)
-        return
-    for some in map(iter, pieces(*arrays)):
-        run(*[next(some) if isinstance(a, np.ndarray) else a for a in operands])
+def _shifted(arrays: list[Any]) -> bool:
+    """Do some of the arrays share memory, but not element by element?"""
+    return any(np.may_share_memory(a, b) and a.ctypes.data != b.ctypes.data for a, b in combinations(arrays, 2))
 
 
 def _narrowed(kernel: Kernel, wider: list[int], dtype: np.dtype[Any]) -> Kernel:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from gradcore.devices.host.extremes import extreme
 from gradcore.devices.host.kernel import Array
 from gradcore.devices.host.scratch import over
 
@@ -19,7 +20,7 @@ _HALF, _FLOAT = np.dtype(np.float16), np.dtype(np.float32)
 def convert(x: Array, out: Array) -> None:
     """``out[...] = x``, rounded to the nearest."""
     function, kinds = _FUNCTIONS.get((x.dtype, out.dtype), (None, ""))
-    if function is not None and not type(x) is type(out) is np.ndarray:
+    if type(x) is not type(out) or (function is not None and type(x) is not np.ndarray):
         # Neither these calls, which depend on values, nor what a probe's values do to an array of the kernel's own.
         raise TypeError("a probe cannot record conversions")
     if function is not None and x.shape == out.shape and x.flags.c_contiguous and out.flags.c_contiguous and (
@@ -27,15 +28,6 @@ def convert(x: Array, out: Array) -> None:
         over(function, (x,), out, kinds, mask=0)
     else:
         out[...] = x
-
-
-def widened(x: Array) -> Array:
-    """A copy in float32."""
-    if x.dtype != _HALF:
-        return x.astype(_FLOAT)
-    out = np.empty(x.shape, _FLOAT)
-    convert(x, out)
-    return out
 
 
 def _widen(x: Array, out: Array, top: Array) -> None:
@@ -52,22 +44,24 @@ def _widen(x: Array, out: Array, top: Array) -> None:
 
 def _narrow(x: Array, out: Array, y: Array, z: Array) -> None:
     """To |x| add the power of two whose last bit is that of a float16 like x: the sum is rounded there, and its last bits are
-    the fraction."""
+    the fraction.
+
+    The power has 2,048 in its last bits, too. Of the sum's exponent six bits end up before the fraction, where 2 << 10 makes
+    them that of a float16.
+    """
     bits, power, sign = y.view(np.int32), z.view(np.int32), x.view(np.int32)
     np.abs(x, y)
     some = np.maximum.reduce(y)
-    np.fmin(y, 65536, out=y)
+    extreme(np.minimum, y, 65536, y)
     np.bitwise_and(bits, 0x7F800000, power)
-    np.maximum(power, 113 << 23, out=power)
-    np.add(power, 13 << 23, power)
+    extreme(np.maximum, z, 2.0 ** -14, z)
+    np.add(power, (13 << 23) + 2048, power)
     np.add(y, z, y)
-    np.subtract(bits, power, bits)
-    np.right_shift(power, 13, power)
+    np.right_shift(bits, 13, power)
     np.add(bits, power, bits)
     np.right_shift(sign, 31, power)
     np.left_shift(power, 15, power)
     np.add(bits, power, bits)
-    np.subtract(bits, 126 << 10, bits)
     np.copyto(out.view(np.int16), bits, casting="unsafe")
     if some != some:
         np.copyto(out, x, where=np.isnan(x))

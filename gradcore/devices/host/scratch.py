@@ -142,10 +142,18 @@ def _over(function: Callable[..., Any], operands: tuple[Any, ...], out: Array, k
     length = min(_dtypes(kinds, dtype)[0], out.size)
     room = _temporaries(length, kinds, dtype, kept)
     some = list(operands)
-    for k, row in zip(repeated, room[own:], strict=True):
-        row.fill(operands[k].flat[0])
-        some[k] = row
-    given = room[:own] if repeated else room
+    given = room
+    if repeated:
+        for k, row in zip(repeated, room[own:], strict=True):
+            row.fill(operands[k].flat[0])
+            some[k] = row
+        given = room[:own]
+    if length == out.size:
+        # As for small tensors, for which each line counts.
+        for k in changing:
+            some[k] = some[k].reshape(-1)
+        function(*some, out.reshape(-1), *given, **attrs)
+        return
     for *parts, place in pieces(*[operands[k] for k in changing], out, length=length):
         for k, part in zip(changing, parts, strict=True):
             some[k] = part

@@ -9,7 +9,7 @@ import pytest
 
 import gradcore
 from gradcore.devices.calls import Changing, KernelCall
-from gradcore.devices.host.kernels.extremes import extreme
+from gradcore.devices.host.extremes import extreme
 from gradcore.devices.host.tape import noted
 
 SIZES = (1, 127, 128, 8191, 8192, 8193, 30_000, 65_536)

@@ -1,6 +1,6 @@
 """The kernels of the CPU.
 
-Elementwise: ``elementary`` (NumPy's own functions), ``arithmetic``, ``choices``, ``extremes``, ``rectifiers`` and ``bends``
+Elementwise: ``elementary`` (NumPy's own functions), ``arithmetic``, ``choices``, ``rectifiers`` and ``bends``
 (activations), ``erf``, ``gamma``, ``incomplete``; ``in_place`` makes those of in-place ops.
 
 Along dimensions: ``reductions``, ``ordering``, ``softmax``, ``norms``, ``batch_norm``, ``losses``, ``ctc``.

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from gradcore.devices.host.extremes import extreme
 from gradcore.devices.host.kernel import Array, kernel
-from gradcore.devices.host.kernels.extremes import extreme
 from gradcore.devices.host.kernels.rectifiers import log1p_exp, sigmoid
 from gradcore.devices.host.scratch import keep_where, scratched, spread, take_where
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from gradcore.devices.host.extremes import extreme
 from gradcore.devices.host.halves import convert
 from gradcore.devices.host.kernel import HOST_KERNELS, Array, kernel
-from gradcore.devices.host.kernels.extremes import extreme
 
 HOST_KERNELS |= {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.true_divide, "neg": np.negative,

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from gradcore.devices.host.extremes import extreme
 from gradcore.devices.host.kernel import PIECE_ROWS, Array, few_rows, kernel, pieces, slices, with_room
-from gradcore.devices.host.kernels.extremes import extreme
 from gradcore.devices.host.kernels.softmax import NARROW, largest, row_sums
 from gradcore.devices.kernels import split_workspace
 

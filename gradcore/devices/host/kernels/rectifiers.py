@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from gradcore.devices.host.extremes import extreme
 from gradcore.devices.host.kernel import Array, kernel
 from gradcore.devices.host.kernels.elementary import inverse
-from gradcore.devices.host.kernels.extremes import extreme
 from gradcore.devices.host.pointwise import is_repeated
 from gradcore.devices.host.scratch import keep_where, over, scratched, spread, take_where
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from gradcore.devices.host.extremes import extreme
 from gradcore.devices.host.kernel import Array, kernel
-from gradcore.devices.host.kernels.extremes import extreme
 from gradcore.devices.host.kernels.products import column_sums
 from gradcore.devices.host.kernels.rectifiers import relu_grad
 from gradcore.devices.kernels import before, split_workspace, steps
