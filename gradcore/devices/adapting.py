@@ -27,6 +27,8 @@ Kernel = Callable[..., Any]
 MOVES = frozenset("""cast cat cleared clone copy_ empty eye fill_ full masked_fill_ put_ put_along_ roll slice_grad take tril
     triu where write_part""".split())
 # The others by the names of functional ops, which stand for the in-place ones too.
+#: Ops whose kernels compute on the bits of 16-bit floats, if all operands have the same dtype.
+_BY_BITS = frozenset(("relu", "relu_grad"))
 #: Ops that compare a number with a tensor after rounding to the tensor's dtype.
 _COMPARED = frozenset("eq ne lt le gt ge".split())
 #: Elementwise ops of several operands that have kernels which are not ufuncs but made of one or two.
@@ -68,7 +70,8 @@ def suited(kernel: Kernel, operands: Operands) -> tuple[Kernel, int]:
 
 def _suited(kernel: Kernel, operands: Operands) -> tuple[Kernel, int]:
     specs = [s for s in (*operands.inputs, *operands.outputs) if isinstance(s, TensorSpec)]
-    if any(s.narrow for s in specs) and operands.op not in MOVES:
+    if any(s.narrow for s in specs) and operands.op not in MOVES and not (
+            operands.function in _BY_BITS and all(s.dtype == specs[0].dtype for s in specs)):
         return _widened(kernel, operands)
     if isinstance(kernel, np.ufunc) or operands.function in _CHOICES:
         result, tensors = _results(operands)[0], [k for k, s in enumerate(operands.inputs) if isinstance(s, TensorSpec)]

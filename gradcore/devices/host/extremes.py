@@ -33,11 +33,11 @@ def _repeated(number: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Arra
 
 def extreme(ufunc: Any, x: Array, number: float, out: Array) -> None:
     """Write ``ufunc``, the maximum or the minimum, of ``x`` and a number to ``out``."""
-    if type(x) is np.ndarray and _AT_ONCE <= x.size <= _ROW and x.dtype == out.dtype and x.dtype.char in "fd":
+    if type(x) is np.ndarray and _AT_ONCE <= x.size <= _ROW and x.dtype == out.dtype and x.dtype.char in "fdh":
         # The activations of a small network, where each line of Python counts.
         ufunc(x, _repeated(repr(float(number)), x.dtype, x.shape), out=out)
         return
-    if (x.size < (_AT_ONCE if type(x) is np.ndarray else _FOR_ALL) or x.dtype != out.dtype or x.dtype.char not in "fd"
+    if (x.size < (_AT_ONCE if type(x) is np.ndarray else _FOR_ALL) or x.dtype != out.dtype or x.dtype.char not in "fdh"
             or x.shape != out.shape or not (x.flags.c_contiguous and out.flags.c_contiguous) or isinstance(number, Changing)):
         ufunc(x, number, out=out)
         return

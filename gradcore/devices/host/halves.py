@@ -1,7 +1,7 @@
 """Conversion between float32 and float16, by operations on the bits of pieces.
 
-NumPy converts an element at a time, and takes a hundred times as long for a float16 that is subnormal or overflows, as many
-gradients do.
+NumPy converts an element at a time, and takes a hundred times as long to round to a float16 that is subnormal or overflows, as
+many gradients do. Few numbers it converts before these operations would have begun.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _HALF, _FLOAT = np.dtype(np.float16), np.dtype(np.float32)
 
 def convert(x: Array, out: Array) -> None:
     """``out[...] = x``, rounded to the nearest."""
-    function, kinds = _FUNCTIONS.get((x.dtype, out.dtype), (None, ""))
+    function, kinds, few = _FUNCTIONS.get((x.dtype, out.dtype), (None, "", 0))
     if type(x) is not type(out) or (function is not None and type(x) is not np.ndarray):
         # Neither these calls, which depend on values, nor what a probe's values do to an array of the kernel's own.
         raise TypeError("a probe cannot record conversions")
-    if function is not None and x.shape == out.shape and x.flags.c_contiguous and out.flags.c_contiguous and (
+    if function is not None and x.size > few and x.shape == out.shape and x.flags.c_contiguous and out.flags.c_contiguous and (
             not np.may_share_memory(x, out)):
         over(function, (x,), out, kinds, mask=0)
     else:
@@ -67,4 +67,4 @@ def _narrow(x: Array, out: Array, y: Array, z: Array) -> None:
         np.copyto(out, x, where=np.isnan(x))
 
 
-_FUNCTIONS: dict[Any, Any] = {(_HALF, _FLOAT): (_widen, "H"), (_FLOAT, _HALF): (_narrow, "ff")}
+_FUNCTIONS: dict[Any, Any] = {(_HALF, _FLOAT): (_widen, "H", 2048), (_FLOAT, _HALF): (_narrow, "ff", 128)}

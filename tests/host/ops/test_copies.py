@@ -44,6 +44,24 @@ def test_numbers_of_all_sizes_are_converted_by_their_bits(scale: float, monkeypa
     assert pieces == ["_narrow", "_widen", "_narrow"]
 
 
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+@pytest.mark.parametrize("spacing", [1, 2])
+def test_relu_of_every_number_of_16_bits_is_that_of_float32(name: str, spacing: int) -> None:
+    """It is computed on their bits, of which those of a NaN with a sign are like no other negative number's."""
+    dtype = getattr(gradcore, name)
+    every = np.arange(1 << 16, dtype=np.uint16).view(dtype)
+    with np.errstate(invalid="ignore"):
+        missing = np.isnan(every)
+    for given in (every, every[~missing]):
+        x = gradcore.tensor(np.tile(given, 2))[::spacing].requires_grad_()
+        wide = x.detach().float().requires_grad_()
+        for y in (x, wide):
+            y.relu().backward(gradcore.full(y.shape, float("inf"), dtype=y.dtype))
+        assert gradcore.isclose(x.relu().float(), wide.relu(), rtol=0, atol=0, equal_nan=True).all()
+        assert gradcore.isclose(x.detach().clone().relu_().float(), wide.relu(), rtol=0, atol=0, equal_nan=True).all()
+        assert (x.grad.float() == wide.grad).all()
+
+
 @pytest.mark.parametrize("dims", [(2, 1, 0), (0, 2, 1), (1, 2, 0), (1, 0, 2), (2, 0, 1)])
 @pytest.mark.parametrize("shape", [(7, 90, 70), (1, 300, 40), (33, 1, 300), (40, 40, 40)])
 @pytest.mark.parametrize("how", ["whole", "spaced", "expanded"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,25 @@ from gradcore.devices.host.scratch import keep_where, over, scratched, spread, t
 
 @kernel
 def relu(x: Array, out: Array) -> None:
-    extreme(np.maximum, x, 0, out)
+    if x.itemsize == 2 and x.dtype.kind not in "iu":
+        over(_relu_by_bits, (x,), out, "", last=_infinite(x.dtype))
+    else:
+        extreme(np.maximum, x, 0, out)
+
+
+@functools.cache
+def _infinite(dtype: np.dtype[Any]) -> int:
+    """The bits of a 16-bit float's negative infinity: larger ones are NaN with a sign."""
+    return int(np.asarray(-np.inf, dtype).view(np.uint16))
+
+
+def _relu_by_bits(x: Array, out: Array, *, last: int) -> None:
+    bits, made = x.view(np.int16), out.view(np.int16)
+    if np.maximum.reduce(x.view(np.uint16)) <= last:
+        extreme(np.maximum, bits, 0, made)
+    else:
+        np.copyto(made, bits)
+        np.maximum(made, 0, out=made, where=made.view(np.uint16) <= last)
 
 
 #: By bytes of a float: the integer dtype of the same size, and its 1.
@@ -25,6 +44,9 @@ _WHOLE = {size: (np.dtype(f"i{size}"), np.ones((), f"i{size}")) for size in (4, 
 @kernel
 def relu_grad(dy: Array, x: Array, out: Array) -> None:
     # By a mask of bits, since 0 times infinity is NaN. As in PyTorch, the cotangent passes where x is NaN.
+    if out.itemsize == 2:
+        over(_relu_grad_by_bits, (dy, x), out, "?i", last=_infinite(x.dtype))
+        return
     whole, one = _WHOLE[out.itemsize]
     bits = out.view(whole)
     if np.may_share_memory(x, out):
@@ -37,6 +59,16 @@ def relu_grad(dy: Array, x: Array, out: Array) -> None:
         np.less_equal(x, 0, bits)
         np.subtract(bits, one, bits)
     np.bitwise_and(bits, dy.view(whole), bits)
+
+
+def _relu_grad_by_bits(dy: Array, x: Array, out: Array, mask: Array, bits: Array, *, last: int) -> None:
+    np.less_equal(x.view(np.int16), 0, mask)
+    whole = x.view(np.uint16)
+    if np.maximum.reduce(whole) > last:
+        np.logical_and(mask, whole <= last, mask)
+    np.copyto(bits, mask)
+    np.subtract(bits, 1, bits)
+    np.bitwise_and(bits, dy.view(np.int16), out.view(np.int16))
 
 
 @kernel
