@@ -45,7 +45,7 @@ def test_the_gradient_of_a_long_product_whose_factors_overflow() -> None:
 
 @pytest.mark.parametrize("transposed", [False, True], ids=["", "transposed"])
 @pytest.mark.parametrize(("shape", "dim"), [((100_000,), 0), ((30_000, 3), 0), ((3, 30_000), 1), ((2, 3000, 600), 1),
-                                           ((17, 5000), 0), ((2, 3, 17), 2)], ids=str)
+                                           ((17, 5000), 0), ((2, 3, 17), 2), ((40, 100, 20), 2), ((40, 100, 32), 2)], ids=str)
 def test_running_sums_and_products_are_those_of_doubles(shape: tuple[int, ...], dim: int, transposed: bool) -> None:
     values = rng.uniform(0.999, 1.001, shape).astype(np.float32)
     x = gradcore.tensor(values)
@@ -268,7 +268,7 @@ def test_only_lines_of_large_tensors_are_laid_out_anew(rows: int, moved: int) ->
     assert launched.count("clone") == 2 * moved
 
 
-@pytest.mark.parametrize("width", [1, 2, 16, 32, 33])
+@pytest.mark.parametrize("width", [1, 2, 16, 32, 33, 512])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "bool"])
 def test_extremes_of_many_short_rows_are_numpys(width: int, dtype: str) -> None:
     x = (rng.standard_normal((5, 8000, width)) * 20).astype(dtype)
@@ -281,6 +281,33 @@ def test_extremes_of_many_short_rows_are_numpys(width: int, dtype: str) -> None:
         values, places = np.empty((5, 8000, 1), dtype), np.empty((5, 8000, 1), np.int64)
         KERNELS[name[1:] + "_with_index"](x, values, places, dim=2, keepdim=True)
         np.testing.assert_array_equal(values[..., 0], out)
+
+
+@pytest.mark.parametrize("shape", [(1, 60_001, 3), (3, 9000, 5), (70, 37, 64), (4000, 8, 4), (2, 40_000, 63)], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "int8", "bool"])
+def test_folds_of_many_narrow_rows_are_numpys_and_allocate_little(shape: tuple[int, ...], dtype: str, tracing: None) -> None:
+    x = (rng.standard_normal(shape) * 20).astype(dtype)
+    if dtype == "float32":
+        x[0, 7, 0], x[0, -1, 1] = -np.inf, np.nan
+    out = np.empty((shape[0], shape[2]), dtype)
+    KERNELS["amax"](x, out, dims=(1,), keepdim=False)
+    tracemalloc.reset_peak()
+    before = tracemalloc.get_traced_memory()[0]
+    for name, fold in (("amax", np.max), ("amin", np.min)):
+        KERNELS[name](x, out, dims=(1,), keepdim=False)
+        held = tracemalloc.get_traced_memory()[1] - before
+        np.testing.assert_array_equal(out, fold(x, 1))
+        assert held < 64 << 10
+        tracemalloc.reset_peak()
+
+
+@pytest.mark.parametrize(("name", "fold"), [("cumsum", np.add), ("cumprod", np.multiply), ("cummax", np.maximum)])
+@pytest.mark.parametrize("shape", [(5000, 3), (1, 5000, 17), (70, 60, 32)], ids=str)
+def test_running_folds_of_many_short_lines_are_numpys(name: str, fold: Any, shape: tuple[int, ...]) -> None:
+    for dtype in (np.int64, np.float64):
+        x = rng.integers(-3, 4, shape).astype(dtype)
+        found = getattr(gradcore.tensor(x), name)(-1)
+        np.testing.assert_array_equal((found[0] if name == "cummax" else found).numpy(), fold.accumulate(x, -1))
 
 
 def test_ranks_of_many_short_lines_are_found_together(monkeypatch: pytest.MonkeyPatch) -> None:

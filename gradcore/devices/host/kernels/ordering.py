@@ -13,6 +13,8 @@ from gradcore.devices.host.scratch import KEPT, lent
 #: The least number of elements after the accumulated dimension for which a call for each of its rows pays off; and where such
 #: rows lie side by side, of a row and of all at one position.
 _WIDE, _BESIDE, _ALL = 512, 64, 1024
+#: The longest lines that are accumulated side by side, an element of each at a time, and the least number of them.
+_SHORT, _LINES = 32, 512
 #: The longest running sum in float32, in which errors grow with the length.
 _BRIEF = 16
 #: Elements of which NumPy may have copies in float64.
@@ -48,14 +50,16 @@ def _accumulate(fold: np.ufunc, x: Array, out: Array, dim: int, reverse: bool) -
             _in_double(fold, x, out, dim, -1 if reverse else 1)
         else:
             fold.accumulate(_backwards(x, dim, reverse), dim, np.float64, _backwards(out, dim, reverse))
-    elif out.ndim > 1 and _wide(x, dim):
+    elif out.ndim > 1 and _by_rows(x, dim):
         _fold_rows(fold, *(np.moveaxis(_backwards(t, dim, reverse), dim, 0) for t in (x, out)))
     elif out.ndim:
         fold.accumulate(_backwards(x, dim, reverse), axis=dim, out=_backwards(out, dim, reverse))
 
 
-def _wide(x: Array, dim: int) -> bool:
+def _by_rows(x: Array, dim: int) -> bool:
     tail = math.prod(x.shape[dim + 1:])
+    if tail == 1 and 1 < x.shape[dim] <= _SHORT and x.size >= _LINES * x.shape[dim]:
+        return True
     return x.size > 0 and (tail >= _WIDE or (tail >= _BESIDE and x.size >= _ALL * x.shape[dim]))
 
 
@@ -91,7 +95,7 @@ def _accumulate_piece(fold: np.ufunc, x: Array, out: Array, length: int) -> None
             np.copyto(wide, x[:, along])
             if last is not None:
                 fold(wide[:, 0], last, wide[:, 0])
-            if _wide(wide, 1):
+            if _by_rows(wide, 1):
                 _fold_rows(fold, wide.swapaxes(0, 1), wide.swapaxes(0, 1))
             else:
                 fold.accumulate(wide, axis=1, out=wide)
