@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,10 +14,20 @@ from gradcore.devices.kernels import split_workspace
 from gradcore.tiling import Pair, is_pointwise, windows_at_once
 
 
-def _reach(size: int, count: int, start: int, offset: int, stride: int) -> tuple[int, int]:
-    """The windows among ``start`` to ``start + count`` whose element at ``offset`` is inside, as (first, one past the last)."""
-    first = min(max(start, -(offset // stride)), start + count)
-    return first, max(first, min((size - 1 - offset) // stride + 1, start + count))
+@functools.lru_cache(maxsize=256)
+def _spans(size: int, start: int, count: int, kernel: int, stride: int, padding: int,
+           dilation: int) -> list[tuple[slice, slice]]:
+    """Along one dimension, for each position in the window: for which of ``count`` windows from ``start`` on it is inside, and
+    the elements there. Cached, since it is the same for each piece of a call, and for each call."""
+    found = []
+    for k in range(kernel):
+        offset = k * dilation - padding
+        first = min(max(start, -(offset // stride)), start + count)
+        last = max(first, min((size - 1 - offset) // stride + 1, start + count))
+        at = first * stride + offset
+        found.append((slice(first - start, last - start),
+                      slice(at, at + (last - first - 1) * stride + 1 if last > first else at, stride)))
+    return found
 
 
 def window_parts(image: Array, start: int, count: int, width: int, kernel: Pair, stride: Pair, padding: Pair,
@@ -26,16 +37,10 @@ def window_parts(image: Array, start: int, count: int, width: int, kernel: Pair,
     ``image`` is [.., H, W]; the windows are rows ``start`` to ``start + count`` of ``width``.
     """
     h, w = image.shape[-2:]
-    for i in range(kernel[0]):
-        top = i * dilation[0] - padding[0]
-        r0, r1 = _reach(h, count, start, top, stride[0])
-        for j in range(kernel[1]):
-            left = j * dilation[1] - padding[1]
-            c0, c1 = _reach(w, width, 0, left, stride[1])
-            y, x = r0 * stride[0] + top, c0 * stride[1] + left
-            inside = image[..., y:y + (r1 - r0 - 1) * stride[0] + 1 if r1 > r0 else y:stride[0],
-                           x:x + (c1 - c0 - 1) * stride[1] + 1 if c1 > c0 else x:stride[1]]
-            yield i, j, slice(r0 - start, r1 - start), slice(c0, c1), inside
+    columns = _spans(w, 0, width, kernel[1], stride[1], padding[1], dilation[1])
+    for i, (rows, down) in enumerate(_spans(h, start, count, kernel[0], stride[0], padding[0], dilation[0])):
+        for j, (here, across) in enumerate(columns):
+            yield i, j, rows, here, image[..., down, across]
 
 
 def _lay_out(image: Array, columns: Array, start: int, stride: Pair, padding: Pair, dilation: Pair) -> None:
