@@ -301,6 +301,15 @@ def test_folds_of_many_narrow_rows_are_numpys_and_allocate_little(shape: tuple[i
         tracemalloc.reset_peak()
 
 
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp"])
+@pytest.mark.parametrize("shape", [(20_000, 3), (40, 90, 33)], ids=str)
+def test_normalized_columns_of_narrow_arrays_are_those_of_rows(name: str, shape: tuple[int, ...]) -> None:
+    x = gradcore.tensor((rng.standard_normal(shape) * 20).astype(np.float32))
+    columns, rows = (getattr(x, name)(len(shape) - 2), getattr(x.transpose(-1, -2).contiguous(), name)(-1))
+    expected = rows if name == "logsumexp" else rows.transpose(-1, -2)
+    np.testing.assert_allclose(columns.numpy(), expected.numpy(), rtol=2e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize(("name", "fold"), [("cumsum", np.add), ("cumprod", np.multiply), ("cummax", np.maximum)])
 @pytest.mark.parametrize("shape", [(5000, 3), (1, 5000, 17), (70, 60, 32)], ids=str)
 def test_running_folds_of_many_short_lines_are_numpys(name: str, fold: Any, shape: tuple[int, ...]) -> None:

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from gradcore.devices.host.kernel import Array, kernel, rows, slices
+from gradcore.devices.host.kernel import HOST_KERNELS, Array, kernel, rows, slices
 from gradcore.devices.host.kernels.products import add_over, ones
 from gradcore.devices.kernels import folded_shape, split_workspace
 from gradcore.spec import FOLDED, PIECE
@@ -63,7 +63,7 @@ def softmax(x: Array, out: Array, workspace: Array, *, dim: int) -> None:
     folds, width = workspace.view(x.dtype), _width(dim, x)
     if not width:
         fold = folds.reshape(folded_shape(x.shape, dim))
-        np.amax(x, axis=dim, out=fold, keepdims=True)
+        HOST_KERNELS["amax"](x, fold, dims=(dim,), keepdim=True)
         np.subtract(x, fold, out)
         np.exp(out, out)
         add_over(out, (dim,), fold)
@@ -134,7 +134,7 @@ def _between(x: Array, out: Array, workspace: Array, dim: int) -> None:
     for some in slices(len(xs), step):
         part, y = xs[some], outs[some]
         e, fold = exps[:part.size].reshape(part.shape), folds[:len(part) * inner].reshape(-1, 1, inner)
-        np.amax(part, axis=1, out=fold, keepdims=True)
+        HOST_KERNELS["amax"](part, fold, dims=(1,), keepdim=True)
         np.subtract(part, fold, y)
         np.exp(y, e)
         add_over(e, (1,), fold)
