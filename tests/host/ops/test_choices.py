@@ -69,6 +69,15 @@ def test_choices_are_numpys(dtype: str) -> None:
         out = np.empty(size, dtype)
         KERNELS["where"](mask, x, y, out)
         same(out, np.where(mask, x, y).astype(dtype))
+    # One of them repeats a row or a column, or is of another layout or dtype, perhaps in the place of the result.
+    mask, a, b = (t.reshape(200, 200) for t in (mask, a, b))
+    for x, y in ((a, b[0]), (b[:, :1], a), (a.T, b), (a, b.astype(np.float64)), (a[0], b[:, :1])):
+        out = np.empty((200, 200), dtype)
+        KERNELS["where"](mask, x, y, out)
+        same(out, np.where(mask, x, y).astype(dtype))
+    out = b.copy()
+    KERNELS["where"](mask, a[0], out, out)
+    same(out, np.where(mask, a[0], b))
     out = b.copy()
     KERNELS["where"](mask, a, out, out)
     same(out, np.where(mask, a, b))

@@ -40,7 +40,10 @@ def _varied(mask: Array) -> bool:
 
 @kernel
 def where(condition: Any, x: Any, y: Any, out: Array) -> None:
-    if _is_mask(condition, out) and _fits(x, out) and _fits(y, out):
+    # One that does not fit is copied to its place first.
+    fitting = _fits(x, out) + _fits(y, out)
+    if _is_mask(condition, out) and fitting and (
+            fitting == 2 or not any(isinstance(t, np.ndarray) and np.may_share_memory(t, out) for t in (x, y))):
         over(_chosen, (condition, x, y), out, "ii", mask=0)
     else:
         out[...] = y
