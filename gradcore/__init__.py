@@ -120,8 +120,8 @@ _absent = _missing.lookup(__name__, "")
 for _path in ("Tensor", "nn.Module", "optim.Optimizer", "distributions.Distribution"):
     _missing.mark(_missing.at(_path), _path)
 for _path in """nn nn.functional nn.init nn.utils nn.utils.rnn nn.utils.parametrizations optim optim.lr_scheduler linalg special
-        autograd autograd.graph cuda amp utils utils.data distributions distributions.transforms distributions.constraints func
-        accelerator compiler distributed jit hub""".split():
+        autograd autograd.graph autograd.profiler cuda cuda.nvtx amp utils utils.data distributions distributions.transforms
+        distributions.constraints func accelerator compiler distributed jit hub""".split():
     _missing.watch(_missing.at(_path), _path)
     _missing.show(_missing.at(_path), _path)
 

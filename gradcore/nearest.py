@@ -86,8 +86,8 @@ NEAREST: dict[str, str] = {
     "gradcore.autograd.grad, with create_graph=True for higher derivatives": "functionalize",
     "gradcore.func.functional_call": "stateless",
     "gradcore.autograd.set_detect_anomaly": "anomaly_mode set_anomaly_enabled",
-    "gradcore.step, whose report names the owner of every byte": """profiler memory_snapshot memory_stats_as_nested_dict
-        host_memory_stats memory_usage list_gpu_processes""",
+    "gradcore.step, whose report names the owner of every byte": """profiler autograd.profiler.* memory_snapshot
+        memory_stats_as_nested_dict host_memory_stats memory_usage list_gpu_processes""",
     "gradcore.step, whose recording.export(path, 'snapshot') writes what pytorch.org/memory_viz opens": """
         _record_memory_history _snapshot _dump_snapshot""",
     "gradcore.set_memory_limit": "get_per_process_memory_fraction",

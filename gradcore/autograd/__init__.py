@@ -7,7 +7,7 @@ from typing import Any
 
 from gradcore._gradients import backward_of
 from gradcore._tensor import Tensor
-from gradcore.autograd import graph
+from gradcore.autograd import graph, profiler
 from gradcore.autograd.anomaly import detect_anomaly, is_anomaly_check_nan_enabled, is_anomaly_enabled, set_detect_anomaly
 from gradcore.autograd.function import Function, FunctionCtx, once_differentiable
 from gradcore.autograd.gradcheck import gradcheck, gradgradcheck
@@ -23,7 +23,8 @@ Tensors = Any
 
 __all__ = ["Function", "FunctionCtx", "Graph", "Node", "Variable", "backward", "detect_anomaly", "enable_grad", "grad",
            "gradcheck", "gradgradcheck", "graph", "inference_mode", "is_anomaly_check_nan_enabled", "is_anomaly_enabled",
-           "is_grad_enabled", "kept_by_ops", "no_grad", "once_differentiable", "set_detect_anomaly", "set_grad_enabled"]
+           "is_grad_enabled", "kept_by_ops", "no_grad", "once_differentiable", "profiler", "set_detect_anomaly",
+           "set_grad_enabled"]
 
 
 class _AnyTensor(type):

@@ -17,7 +17,7 @@ from typing import Any
 from gradcore import _memory
 from gradcore._random import default_generator
 from gradcore._streams import Event, Stream, current_stream, default_stream, set_stream, stream
-from gradcore.cuda import amp
+from gradcore.cuda import amp, nvtx
 from gradcore.cuda.properties import get_device_capability, get_device_name, get_device_properties, gpu, mem_get_info, named
 from gradcore.devices.availability import cuda_status
 from gradcore.devices.device import Device, devices, get_device
@@ -33,7 +33,7 @@ __all__ = ["Event", "OutOfMemoryError", "Stream", "amp", "current_device", "curr
            "device_count", "empty_cache", "get_device_capability", "get_device_name", "get_device_properties", "get_rng_state",
            "get_rng_state_all", "init", "initial_seed", "is_available", "is_bf16_supported", "is_initialized", "manual_seed",
            "manual_seed_all", "max_memory_allocated", "max_memory_reserved", "mem_get_info", "memory_allocated",
-           "memory_reserved", "memory_stats", "memory_summary", "reset_peak_memory_stats", "set_device",
+           "memory_reserved", "memory_stats", "memory_summary", "nvtx", "reset_peak_memory_stats", "set_device",
            "set_per_process_memory_fraction", "set_rng_state", "set_rng_state_all", "set_stream", "stream", "synchronize",
            "use_for_cupy"]
 

@@ -41,9 +41,10 @@ LATER = {"nn.modules.linear_cross_entropy"}
 #: PyTorch documents these, too.
 UNDERSCORED = {"cuda.memory": ("_record_memory_history", "_snapshot", "_dump_snapshot")}
 PATHS = ("", "Tensor", "nn", "nn.functional", "nn.init", "nn.utils", "nn.utils.rnn", "optim", "optim.lr_scheduler", "linalg",
-         "autograd", "autograd.graph", "cuda", "amp", "utils", "utils.data", "distributions", "distributions.transforms",
-         "distributions.constraints", "func", "special", "accelerator", "compiler", "distributed", "hub", "jit", "nn.Module",
-         "nn.utils.parametrizations", "optim.Optimizer", "distributions.Distribution", *SOURCES)
+         "autograd", "autograd.graph", "autograd.profiler", "cuda", "cuda.nvtx", "amp", "utils", "utils.data", "distributions",
+         "distributions.transforms", "distributions.constraints", "func", "special", "accelerator", "compiler", "distributed",
+         "hub", "jit", "nn.Module", "nn.utils.parametrizations", "optim.Optimizer",
+         "distributions.Distribution", *SOURCES)
 
 
 def found(path: str, torch: Any) -> list[str]:
