@@ -44,6 +44,7 @@ from gradcore.functional.matrices import *
 from gradcore.functional.picking import *
 from gradcore.functional.pointwise import *
 from gradcore.functional.products import *
+from gradcore.functional.reducing import *
 from gradcore.functional.running import *
 from gradcore.functional.searching import *
 from gradcore.functional.einsum import einsum

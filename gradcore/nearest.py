@@ -38,7 +38,7 @@ NEAREST: dict[str, str] = {
     "timeit, with gradcore.cuda.synchronize before the clock is read": "benchmark ThroughputBenchmark",
     "gradcore.sort": "nanquantile",
     "numpy.histogram on x.detach().numpy()": "histogram histogramdd",
-    "gradcore.scatter_reduce, with the index expanded to the shape of the source": "index_reduce index_reduce_ segment_reduce",
+    "gradcore.scatter_reduce, with the index expanded to the shape of the source": "segment_reduce",
     "gradcore.scatter_add and gradcore.index_add": "put put_",
     "gradcore.index_put, or a write such as x[index] = y": """as_strided_scatter
         set_ apply_ map_ map2_""",

@@ -92,7 +92,7 @@ form("slice_scatter:end", lambda t, x, y: x.slice_scatter(y, start=-2, end=9), _
 form("diagonal_scatter", lambda t, x, y: t.diagonal_scatter(x, y, 1), _f, floats(3))
 form("diagonal_scatter:dims", lambda t, x, y: x.diagonal_scatter(y, dim1=0, dim2=2), _cube, floats(3, 2))
 _at = ints(2, 3, given=(0, 2, 0, 2, 2, 1))
-for _reduce in ("sum", "mean", "amax", "amin"):
+for _reduce in ("sum", "prod", "mean", "amax", "amin"):
     for _own in (False, True):
         for _dim in (0, 1):
             form(f"scatter_reduce:{_reduce} {_own} {_dim}", lambda t, x, i, y, r=_reduce, s=_own, d=_dim: t.scatter_reduce(
@@ -103,6 +103,16 @@ for _reduce in ("sum", "mean", "amax", "amin"):
          _at, floats(3, 5), gradient=False)
     form(f"scatter_reduce:{_reduce} ints", lambda t, x, i, y, r=_reduce: x.scatter_reduce(0, i, y, r), ints(4, 3, low=-5), _at,
          ints(2, 3, low=-5), gradient=False)
+for _reduce in ("prod", "mean", "amax", "amin"):
+    for _own in (False, True):
+        form(f"index_reduce:{_reduce} {_own}", lambda t, x, i, y, r=_reduce, s=_own: t.index_reduce(
+            x, 1, i, y, r, include_self=s), floats(2, 4), ints(5, given=(0, 2, 2, 0, 1)), floats(2, 5))
+    form(f"Tensor.index_reduce_:{_reduce}", lambda t, x, i, y, r=_reduce: x.clone().index_reduce_(0, i, y, reduce=r),
+         floats(4, 2), ints(2, given=(3, 3)), floats(2, 2))
+form("scatter_reduce:prod zeros", lambda t, x, i, y: x.scatter_reduce(0, i, y, "prod"), floats(4, given=(0, 0, 2, 3)),
+     ints(8, given=(0, 1, 2, 2, 2, 3, 3, 3)), floats(8, given=(0, 3, 0, 4, 5, 0, 0, 6)), smooth=False)
+form("scatter_reduce:prod 0d", lambda t, x, i, y: x.scatter_reduce(0, i, y, "prod"), floats(), ints(high=1), floats())
+form("scatter_reduce:prod none", lambda t, x, i, y: x.scatter_reduce(0, i, y, "prod"), floats(3), ints(0), floats(0))
 for _reduce in ("amax", "amin"):
     form(f"scatter_reduce:{_reduce} equal", lambda t, x, i, y, r=_reduce: x.scatter_reduce(0, i, y, r), floats(2, given=(1, 0)),
          ints(4, given=(0, 0, 0, 1)), floats(4, given=(1, 1, 0, 0)), smooth=False)

@@ -13,6 +13,7 @@ from gradcore.functional import (
     picking,
     pointwise,
     products,
+    reducing,
     reshaped,
     running,
     searching,
@@ -33,13 +34,14 @@ from gradcore.functional.matrices import *  # noqa: F403
 from gradcore.functional.picking import *  # noqa: F403
 from gradcore.functional.pointwise import *  # noqa: F403
 from gradcore.functional.products import *  # noqa: F403
+from gradcore.functional.reducing import *  # noqa: F403
 from gradcore.functional.running import *  # noqa: F403
 from gradcore.functional.searching import *  # noqa: F403
 from gradcore.functional.shape import *  # noqa: F403
 
 #: The modules that say, in one or both of two tables, what is a method of a tensor.
 _WITH_METHODS = (activation, arranging, composed, estimates, folding, linalg, mathematics, matrices, picking, pointwise,
-                 products, reshaped, running, searching, shape, types)
+                 products, reducing, reshaped, running, searching, shape, types)
 #: Functions that are also methods of a tensor.
 METHODS = [name for part in _WITH_METHODS for name in getattr(part, "METHODS", ())]
 #: Methods of a tensor that are not functions: in-place forms, and those with another order of arguments.
@@ -47,5 +49,6 @@ TENSOR_METHODS = {name: method for part in _WITH_METHODS for name, method in get
 
 __all__ = [  # noqa: PLE0604 - strings all
     *activation.__all__, *arranging.__all__, *composed.__all__, *creation.__all__, *estimates.__all__, *folding.__all__,
-    *mathematics.__all__, *matrices.__all__, *picking.__all__, *pointwise.__all__, *products.__all__, *running.__all__,
-    *searching.__all__, *shape.__all__, "METHODS", "TENSOR_METHODS", "as_tensor", "asarray", "cdist", "einsum", "linalg"]
+    *mathematics.__all__, *matrices.__all__, *picking.__all__, *pointwise.__all__, *products.__all__, *reducing.__all__,
+    *running.__all__, *searching.__all__, *shape.__all__, "METHODS", "TENSOR_METHODS", "as_tensor", "asarray", "cdist",
+    "einsum", "linalg"]

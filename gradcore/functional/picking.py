@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from functools import partial, wraps
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from gradcore.functional.types import fitted
 from gradcore.ops import creation, elementwise, movement, placing, pointwise
 from gradcore.ops.reduce import sum
 from gradcore.ops.shapes import need_one_dtype
-from gradcore.spec import TensorSpec, broadcast_shapes, normalize_dims
+from gradcore.spec import broadcast_shapes, normalize_dims
 
 Tensor = Any
 
@@ -52,7 +51,7 @@ def take(input: Tensor, index: Tensor) -> Tensor:
 # -- along a dimension ---------------------------------------------------------------------------------------------------
 
 
-def _source(name: str, x: Tensor, index: Tensor, src: Any) -> Any:
+def source_of(name: str, x: Tensor, index: Tensor, src: Any) -> Any:
     """The values to write: the leading part of ``src`` with the index's shape, or a number as a 0-d tensor."""
     if not isinstance(src, Value):
         return creation.new_full(x, (), src)
@@ -66,7 +65,7 @@ def _source(name: str, x: Tensor, index: Tensor, src: Any) -> Any:
 def scatter_by(name: str, op: Any, x: Tensor, dim: int, index: Tensor, src: Any) -> None:
     """Write ``src``, a tensor or a number, along ``dim`` at the positions ``index`` by an op that takes the dimension."""
     d = sh.dim_of(dim, x)
-    src = _source(name, x, index, src)
+    src = source_of(name, x, index, src)
     target, places = sh.atleast_1d(x, index)
     values = sh.atleast_1d(src) if index.spec.ndim == 0 else src
     if places.spec.ndim != target.spec.ndim:
@@ -84,10 +83,11 @@ def scatter_(input: Tensor, dim: int, index: Tensor, src: Any = None, value: Any
              reduce: str | None = None) -> Tensor:
     """Write ``src``, a tensor or a number, along ``dim`` at the positions ``index``; of repeated positions, the last wins.
 
-    With ``reduce="add"``, add it. Raises NotImplementedError for ``"multiply"``.
+    With ``reduce="add"``, add it. Raises NotImplementedError for ``"multiply"``, which :func:`scatter_reduce` has as
+    ``"prod"``.
     """
     if reduce not in (None, "add"):
-        raise NotImplementedError(f"scatter with reduce={reduce!r}: only None and 'add' are supported")
+        raise NotImplementedError(f"scatter with reduce={reduce!r}: only None and 'add' are supported; use scatter_reduce")
     scatter_by("scatter", placing.put_along_ if reduce is None else placing.add_along_, input, dim, index,
              value if src is None else src)
     return input
@@ -116,18 +116,18 @@ def index_add_(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha:
     """
     alpha = fitted(alpha, source.spec.dtype)
     source = source if alpha == 1 else source * alpha
-    placing.add_at_(*_slices("index_add", input, dim, index, source), dim=sh.dim_of(dim, input), wrap=False)
+    placing.add_at_(*slices_of("index_add", input, dim, index, source), dim=sh.dim_of(dim, input), wrap=False)
     return input
 
 
 def index_copy_(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     """Write the slices of ``source``, of the same dtype, to the slices of ``dim`` at ``index``."""
     need_one_dtype("index_copy", input=input.spec, source=source.spec)
-    placing.put_(*_slices("index_copy", input, dim, index, source), dim=sh.dim_of(dim, input), wrap=False)
+    placing.put_(*slices_of("index_copy", input, dim, index, source), dim=sh.dim_of(dim, input), wrap=False)
     return input
 
 
-def _slices(name: str, x: Tensor, dim: int, index: Tensor, source: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def slices_of(name: str, x: Tensor, dim: int, index: Tensor, source: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     d, places = sh.dim_of(dim, x), _vector(name, index)
     x, source = sh.atleast_1d(x, source)
     if source.spec.shape != (*x.spec.shape[:d], places.spec.numel, *x.spec.shape[d + 1:]):
@@ -258,81 +258,10 @@ def diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0,
     return _put("diagonal_scatter", copy, diagonal(copy, offset, dim1, dim2), src)
 
 
-# -- folded into places ----------------------------------------------------------------------------------------------------
-
-
-def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
-    """A copy of ``input`` with ``src`` reduced along ``dim`` into the positions of ``index``.
-
-    ``reduce`` is ``"sum"``, ``"mean"``, ``"amax"`` or ``"amin"``; the elements of ``input`` take part unless ``include_self``
-    is False. Equal extremes share the gradient. Raises NotImplementedError for ``"prod"``, :class:`SpecError` for another
-    reduction.
-    """
-    if reduce == "prod":
-        raise NotImplementedError("scatter_reduce(reduce='prod') is not implemented: use 'sum', 'mean', 'amax' or 'amin'")
-    if reduce not in ("sum", "mean", "amax", "amin"):
-        raise SpecError(f"reduce argument must be either sum, prod, mean, amax or amin, got {reduce}")
-    src = _source("scatter_reduce", input, index, src)
-    if reduce == "mean" and input.spec.dtype.kind == "b":
-        raise NotImplementedError("scatter_reduce(reduce='mean') is not implemented for bools: use 'sum', 'amax' or 'amin'")
-    if reduce in ("sum", "mean"):
-        kept = input if include_self else scatter(input, dim, index, 0)
-        total = scatter_add(kept, dim, index, src)
-        if reduce == "sum":
-            return total
-        count = _counts(input, dim, index, include_self)
-        return total / count if total.spec.floating else elementwise.floor_divide(total, count)
-    return _extreme(input, dim, index, src, reduce == "amax", include_self)
-
-
-def _counts(x: Tensor, dim: int, index: Tensor, include_self: bool) -> Tensor:
-    """How many elements are reduced into each position, at least 1."""
-    start = creation.new_full(x, x.spec.shape, int(include_self))
-    ones = creation.new_full(x, index.spec.shape, 1)
-    return elementwise.clamp(scatter_add_(start, dim, index, ones), 1, None)
-
-
-def _extreme(input: Tensor, dim: int, index: Tensor, src: Tensor, largest: bool, include_self: bool) -> Tensor:
-    own, given = input.detach(), src.detach()
-    if own.spec.dtype.itemsize == 1:
-        wide = np.dtype(np.int32)
-        return _extreme(own.to(wide), dim, index, given.to(wide), largest, include_self).to(own.spec.dtype)
-    best = sh.clone(own) if include_self else scatter(own, dim, index, _worst(own.spec, largest))
-    scatter_by("scatter_reduce", partial(placing.extreme_along_, largest=largest), best, dim, index, given)
-    if not (input.requires_grad or src.requires_grad):
-        return best
-    # The mean of the winners, each minus its own value: it adds 0, and a gradient that the winners share. An infinite one is
-    # the value itself, since minus itself it is NaN.
-    mine = elementwise.eq(own, best) if include_self else _untouched(own, dim, index)
-    theirs = elementwise.eq(given, gather(best, dim, index))
-    count = scatter_add(movement.cast_to(mine, input.spec), dim, index, movement.cast_to(theirs, input.spec))
-    own, given, best = (pointwise.nan_to_num(x, posinf=0.0, neginf=0.0) for x in (own, given, best))
-    share = scatter_add(elementwise.where(mine, input - own, 0.0), dim, index, elementwise.where(theirs, src - given, 0.0))
-    return best + share / count
-
-
-def _worst(spec: TensorSpec, largest: bool) -> Any:
-    """What every number is better than."""
-    if spec.floating:
-        return -math.inf if largest else math.inf
-    return int(np.iinfo(spec.dtype).min if largest else np.iinfo(spec.dtype).max)
-
-
-def _untouched(x: Tensor, dim: int, index: Tensor) -> Tensor:
-    """Where nothing is written at the positions of ``index``."""
-    yes = creation.full(True, shape=x.spec.shape, dtype=np.dtype(np.bool_), device=x.storage.device)
-    return scatter_(yes, dim, index, False)
-
-
-def scatter_reduce_(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
-    """:func:`scatter_reduce` in place; returns the tensor."""
-    return movement.copy_(input, scatter_reduce(input, dim, index, src, reduce, include_self=include_self))
-
-
 TENSOR_METHODS: dict[str, Callable[..., Any]] = {fn.__name__: fn for fn in (
-    scatter_, scatter_add_, index_add_, index_copy_, index_fill_, index_put_, masked_scatter_, scatter_reduce_)}
+    scatter_, scatter_add_, index_add_, index_copy_, index_fill_, index_put_, masked_scatter_)}
 
 METHODS = ("gather take scatter scatter_add index_add index_copy index_fill index_put nonzero argwhere count_nonzero "
-           "masked_select masked_scatter select_scatter slice_scatter diagonal_scatter scatter_reduce").split()
+           "masked_select masked_scatter select_scatter slice_scatter diagonal_scatter").split()
 
 __all__ = [*METHODS]  # noqa: PLE0604 - strings all

@@ -61,9 +61,9 @@ which users write them, are compared with PyTorch in float32 and float64, values
 - Along packed sequences a recurrent layer has a run of its own for every number of sequences that steps have, so many different
   lengths make many short runs.
 - `cumsum_`, `cumprod_`, `tril_` and `triu_` allocate their result, and then copy it over the tensor.
-- `searchsorted`, `bucketize`, `isin` and `logcumsumexp` take about log2(n) steps for n elements.
+- `searchsorted`, `bucketize`, `isin`, `logcumsumexp` and `scatter_reduce` by `prod` take about log2(n) steps for n elements.
 - The gradient of `det` solves a system with the matrix, so it raises an error for a singular matrix.
-- Not implemented: eigenvalues of matrices that are not symmetric, `scatter_reduce(reduce="prod")`, complex numbers.
+- Not implemented: eigenvalues of matrices that are not symmetric, complex numbers.
 
 ## Functions, methods and operators: calls compared with PyTorch
 

@@ -33,6 +33,7 @@ def test_names_are_distinct() -> None:
 
 
 @pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore:index_reduce.. is in beta")
 @DTYPES
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_values_and_gradients_are_torchs(form: Form, dtype: Any, torch: Any) -> None:

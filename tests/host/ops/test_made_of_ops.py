@@ -121,6 +121,10 @@ CASES: dict[str, Case] = {
     "slice_scatter": (lambda t: t.slice_scatter(f(t, 4), f(t, 3), 0, 0, 2), SpecError, ("slice_scatter", "[3]", "[2]")),
     "diagonal_scatter": (lambda t: t.diagonal_scatter(f(t, 2, 2), f(t, 3)), SpecError, ("diagonal_scatter", "[3]", "[2]")),
     "scatter_reduce": (lambda t: f(t, 2).scatter_reduce(0, i(t, 0), f(t, 1), "median"), SpecError, ("amax", "got median")),
+    "scatter_reduce types": (lambda t: f(t, 2).scatter_reduce(0, i(t, 0), f(t, 1).double(), "prod"), SpecError,
+                             ("same dtype", "src float64")),
+    "index_reduce": (lambda t: f(t, 2).index_reduce(0, i(t, 0), f(t, 1), "sum"), SpecError, ("amax", "got sum")),
+    "index_reduce slices": (lambda t: f(t, 2).index_reduce(0, i(t, 0, 1), f(t, 1), "prod"), DimError, ("[1]", "2 slices")),
     "max_pool3d": (lambda t: t.nn.functional.max_pool3d(f(t, 2, 2), 1), SpecError, ("4D or 5D", "[2, 2]")),
     "avg_pool3d": (lambda t: t.nn.functional.avg_pool3d(f(t, 1, 2, 2, 2), 3), SpecError, ("too small",)),
     "avg_pool3d padding": (lambda t: t.nn.functional.avg_pool3d(f(t, 1, 4, 4, 4), 2, 2, 2), SpecError, ("pad should be",)),
@@ -157,7 +161,6 @@ def test_what_torch_refuses_is_refused_with_what_was_given(name: str, torch: Any
 
 
 @pytest.mark.parametrize(("call", "texts"), [
-    (lambda t: t.scatter_reduce(f(t, 2), 0, i(t, 0), f(t, 1), "prod"), ("'prod'", "'amax'")),
     (lambda t: t.nn.functional.grid_sample(f(t, 1, 1, 2, 2), f(t, 1, 2, 2, 2), "bicubic"), ("'bicubic'", "'nearest'"))])
 def test_what_is_not_covered_says_so(call: Any, texts: tuple[str, ...]) -> None:
     with raises(NotImplementedError, *texts):

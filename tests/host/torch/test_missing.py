@@ -154,7 +154,7 @@ def test_a_name_with_a_nearest_equivalent_is_absent() -> None:
     (lambda: gradcore.utils.data.datapipes, "gradcore.data.load"),
     (lambda: gradcore.hann_window(4), "numpy.hanning and the like"), (lambda: gradcore.stft, "numpy.fft"),
     (lambda: gradcore.frombuffer(b""), "gradcore.from_numpy"),
-    (lambda: gradcore.ones(2).index_reduce(0, gradcore.tensor([0]), gradcore.ones(1), "mean"), "gradcore.scatter_reduce"),
+    (lambda: gradcore.segment_reduce, "gradcore.scatter_reduce"),
     (lambda: gradcore.distributed.all_reduce(gradcore.ones(1)), "one process on one device"),
     (lambda: gradcore.compiler.set_stance, "gradcore.compile"),
     (lambda: gradcore.accelerator.device_index(0), "gradcore.cuda")])
