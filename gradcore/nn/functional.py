@@ -11,6 +11,7 @@ from gradcore import functional
 from gradcore._distributions import gumbel_softmax
 from gradcore._random import Generator, default_generator
 from gradcore.arguments import warn
+from gradcore.autograd.function import Function
 from gradcore.dtypes import join
 from gradcore.engine.autocast import raising
 from gradcore.engine.modes import is_grad_enabled
@@ -243,19 +244,40 @@ def _smoothed(rows: Tensor, classes: Tensor, weight: Tensor | None, ignore_index
               smoothing: float) -> Tensor:
     """The mean over the classes exceeds the loss of one by how much its score exceeds the mean of all: nothing of the size of
     the scores is made or kept for it."""
+    around = rows
+    if rows.spec.narrow:
+        # A mean of large scores would be rounded to a multiple of 1/2, or of more.
+        base, _, _ = _picked(rows.detach(), classes, None, ignore_index)
+        base = elementwise.where(elementwise.eq(base, -math.inf), 0.0, base)
+        around = rows - functional.unsqueeze(base, 1)
     # First, so that backward adds its gradient last, in place: that is a view of one number a row.
     if weight is None:
-        mean = functional.mean(rows, 1)
+        mean = functional.mean(around, 1)
     else:
         parts = movement.cast_to(weight, rows.spec) / rows.spec.shape[1]
-        mean = functional.squeeze(linalg.matmul(rows, functional.unsqueeze(parts, 1)), 1)
+        mean = functional.squeeze(linalg.matmul(around, functional.unsqueeze(parts, 1)), 1)
+    del around
     own, norm, kept = _picked(rows, classes, weight, ignore_index)
     loss = losses.cross_entropy(rows, classes, None, reduction="none", ignore_index=ignore_index)
+    if rows.spec.narrow:
+        own = own - base
     if weight is not None:
         whole = functional.sum(parts)
         loss, own = loss * (norm * (1.0 - smoothing) + whole * smoothing), own * whole
-    loss = loss + elementwise.where(kept, own - mean, 0.0) * smoothing
+    loss = loss + elementwise.where(kept, _Excess.apply(own, mean), 0.0) * smoothing
     return loss if reduction == "none" else functional.sum(loss) / (functional.sum(norm) if reduction == "mean" else 1)
+
+
+class _Excess(Function):
+    """``own - mean``, and infinity where the score itself is -inf, which makes the mean -inf, too. The gradient is the same."""
+
+    @staticmethod
+    def forward(ctx: Any, own: Tensor, mean: Tensor) -> Tensor:
+        return elementwise.where(elementwise.eq(own, -math.inf), 0.0, own) - mean
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:
+        return g, -g
 
 
 def _check_constant(name: str, weight: Tensor | None) -> None:
