@@ -84,7 +84,9 @@ def _built(model: Any, example: Any, input_names: Sequence[str] | None,
     inputs = builder.inputs(_unique(input_names or given, len(trace.program.inputs), "input"))
     for i in builder.needed:
         builder.instruction(i)
-    return builder.graph, inputs, builder.outputs(_unique(output_names, len(trace.program.outputs), "output"))
+    outputs = builder.outputs(_unique(output_names, len(trace.program.outputs), "output"))
+    builder.graph.prune(outputs)
+    return builder.graph, inputs, outputs
 
 
 def _batch(example: Any) -> int:

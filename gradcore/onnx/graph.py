@@ -136,6 +136,25 @@ class Graph:
         dtype = first.dtype if dtype is None else dtype  # type: ignore[union-attr]
         return self.several(kind, inputs, [(shape, dtype)], **attrs)[0]
 
+    def is_zeros(self, x: Value) -> bool:
+        """Is it only zeros, whatever else it depends on? True of what creation ops make, and of views of that."""
+        name, made = x.name, {out: node for node in self.nodes for out in node.outputs}
+        while name in made and made[name].kind in ("Expand", "Reshape", "Slice", "Transpose"):
+            name = made[name].inputs[0]
+        return name in self.constants and not self.initializers[name].any()
+
+    def prune(self, results: Sequence[Value]) -> None:
+        """Drop the nodes and the constants that no result depends on."""
+        used, kept = {v.name for v in results}, []
+        for node in reversed(self.nodes):
+            if not used.isdisjoint(node.outputs):
+                used.update(node.inputs)
+                kept.append(node)
+        self.nodes = kept[::-1]
+        for name in self.constants - used:
+            self.initializers.pop(name, None)
+        self._constants = {key: value for key, value in self._constants.items() if value.name in used}
+
     # -- what converters call ------------------------------------------------------------------------------------------
 
     def cast(self, x: Value, dtype: Any) -> Value:
@@ -174,9 +193,24 @@ class Graph:
         changed = [d for d, (n, part) in enumerate(zip(x.shape, parts, strict=True)) if part != (0, n, 1)]
         if not changed:
             return x
+        if len(changed) == 1 and (part := self._joined(x, changed[0], parts[changed[0]])) is not None:
+            return part
         starts, ends, steps = (self.constant([parts[d][k] for d in changed], np.int64) for k in range(3))
         shape = tuple(len(range(n)[slice(a, None if b < -n else b, s)]) for n, (a, b, s) in zip(x.shape, parts, strict=True))
         return self.node("Slice", x, starts, ends, self.constant(changed, np.int64), steps, shape=shape)
+
+    def _joined(self, x: Value, dim: int, cut: tuple[int, int, int]) -> Value | None:
+        """The tensor that lies just there in what has been joined, as the state of a layer in that of all."""
+        made = next((node for node in reversed(self.nodes) if x.name in node.outputs), None)
+        if made is None or made.kind != "Concat" or made.attrs["axis"] != dim:
+            return None
+        start = 0
+        for name in made.inputs:
+            end = start + self.shapes[name][dim]
+            if (start, end, 1) == cut:
+                return Value(name, self.shapes[name], x.dtype, self)
+            start = end
+        return None
 
     def fold(self, kind: str, x: Value, dims: Sequence[int], keepdim: bool) -> Value:
         shape = tuple(1 if d in dims else n for d, n in enumerate(x.shape) if keepdim or d not in dims)

@@ -28,9 +28,10 @@ def _layer(g: Graph, kind: str, given: Value, weight: Value, bias: Value | None,
     if bias is not None:
         biases = g.node("Concat", g.constant(np.zeros(width, bias.dtype)), g.node("Gather", bias, g.constant(rows), axis=0),
                         shape=(2 * width,), axis=0)
+    # States of zeros are ONNX's default, whatever the size of the batch.
+    starts = [None if g.is_zeros(state) else g.reshape(state, (1, batch, size)) for state in states]
     inputs = [given, g.constant(np.eye(width, dtype=given.dtype)[rows][None]), g.reshape(turned, (1, width, size)),
-              None if biases is None else g.reshape(biases, (1, 2 * width)), None,
-              *(g.reshape(state, (1, batch, size)) for state in states)]
+              None if biases is None else g.reshape(biases, (1, 2 * width)), None, *starts]
     results = [((length, 1, batch, size), given.dtype), *(((1, batch, size), given.dtype) for _ in states)]
     out, *last = g.several(kind, inputs, results, hidden_size=size, direction="reverse" if backwards else "forward", **attrs)
     return [g.reshape(out, (length, batch, size)), *(g.reshape(state, (batch, size)) for state in last)]

@@ -30,7 +30,8 @@ def view(g: Graph, x: Value, spec: TensorSpec) -> Value:
     order = sorted(kept, key=lambda d: -abs(spec.strides[d]))
     found = None
     if spec.numel:
-        for units in ([abs(spec.strides[d]) for d in order], contiguous_strides(x.shape)):
+        # First by the dimensions of x: then no number depends on one that the view shows whole, such as a batch.
+        for units in (contiguous_strides(x.shape), [abs(spec.strides[d]) for d in order]):
             found = _digits(g, x, spec, order, units) if found is None else found
     if found is None:
         places = positions(spec)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import gradcore
+from gradcore import nn
 from gradcore.errors import ExportError
 from tests.conftest import raises
 from tests.host.graph_mode.test_onnx import INSTALL, MISSING
@@ -66,3 +68,23 @@ def test_names_of_open_dimensions() -> None:
     names = [[d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim] for v in values]
     # Dimensions of one name are equal.
     assert names == [["batch", 4]] * 3 + [["batch_1", 4], ["batch_2"], ["batch_2"]]
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.LSTM, nn.GRU])
+def test_recurrent_layers_whose_states_begin_with_zeros(kind: Any) -> None:
+    """The zeros had the batch size; ONNX has them by default."""
+    import onnxruntime
+
+    layer = kind(5, 3, 2, batch_first=True, bidirectional=True)
+
+    def steps(x: Any) -> Any:
+        out, last = layer(x)
+        return out[:, -1], last[0], (last[0] if isinstance(last, tuple) else last)[-1]
+
+    proto = gradcore.onnx.export(steps, gradcore.randn(2, 4, 5), None, dynamic_batch=True)
+    assert {node.op_type for node in proto.graph.node}.isdisjoint({"Expand"})
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    for n in (1, 7):
+        x = gradcore.randn(n, 4, 5)
+        for found, expected in zip(session.run(None, {proto.graph.input[0].name: x.numpy()}), steps(x), strict=True):
+            np.testing.assert_allclose(found, expected.detach().numpy(), 1e-5, 1e-6)
