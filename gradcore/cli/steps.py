@@ -15,7 +15,7 @@ from gradcore import models, trees
 from gradcore._step import peaks_of
 from gradcore.cli.common import make_optimizer
 from gradcore.devices.device import get_device
-from gradcore.errors import SpecError
+from gradcore.errors import DeviceError, SpecError
 from gradcore.models.examples import Batch, batch
 from gradcore.report.recording import Recording
 from gradcore.report.step import StepReport
@@ -46,6 +46,12 @@ def train_step(workload: Any, optimizer: Any, batch: Batch, device: Any,
             said = str(error)
             if "dtype" in said and "float64" in said and any(getattr(a, "dtype", None) == np.float64 for a in arrays):
                 error.add_note("the batch has float64, which NumPy makes unless it is told dtype=np.float32")
+            raise
+        except DeviceError as error:
+            if device.type != "cpu" and "two devices" in str(error):
+                error.add_note("tensors that the model's file makes outside of the function are on the CPU: make them in the "
+                               f"function, which runs with {device} as the default device, or move them, as x.to(y.device) "
+                               "does")
             raise
         value = loss.item() if isinstance(loss, gradcore.Tensor) and loss.numel() == 1 and device.type != "meta" else math.nan
     return value, step

@@ -258,3 +258,17 @@ def build(b):
     assert " in 8 results of relu in 2, " in grown[1] and "held by " in grown[2] and ".seen[0] in " in grown[2]
     # The hook refers to its module.
     gc.collect()
+
+
+@pytest.mark.keeps_bytes("the file's own tensor")
+def test_a_tensor_that_the_file_makes_on_the_cpu_is_told_of(capsys: Any, tmp_path: Path) -> None:
+    path = tmp_path / "top_level.py"
+    path.write_text(HEAD + "\nweight = gradcore.ones(3)\n\ndef build(b):\n    return nn.Linear(2, 3), (np.zeros((b, 2), "
+                    "np.float32), np.zeros(b, int)), lambda m, x, y: nn.functional.cross_entropy(m(x), y, weight)\n")
+    assert main(["measure", str(path), "--batch-sizes", "4", "--device", "meta"]) == 1
+    text = capsys.readouterr().err
+    assert "two devices, meta and cpu!; tensors that the model's file makes outside of the function are on the CPU" in text
+    assert "with meta as the default device, or move them, as x.to(y.device) does" in text
+    assert main(["measure", str(path), "--batch-sizes", "4", "--device", "cpu", "--json"]) == 0
+    capsys.readouterr()
+    sys.modules.pop("gradcore_model_top_level")

@@ -244,3 +244,12 @@ def test_the_gradient_of_a_gru_keeps_one_gate_of_all_steps_besides_its_results()
     records = step.recording.records
     asked = [r.requested for r in records if isinstance(r, Alloc) and (r.tag.op, r.tag.role) == ("gru_grad", "workspace")]
     assert len(asked) == 1 and 0 < asked[0] - 4 * length * batch * size < 4 * length * batch * size // 4
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.LSTM, nn.GRU])
+def test_frozen_layers_keep_nothing(kind: Any) -> None:
+    layer = kind(4, 3, 2, bidirectional=True).requires_grad_(False)
+    with gradcore.step(device="cpu") as step:
+        out, _ = layer(gradcore.ones(2, 1, 4))
+        assert out.grad_fn is None
+    assert step.report.kept == ()
