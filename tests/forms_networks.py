@@ -151,9 +151,9 @@ _image, _grid = floats(2, 3, 4, 5), floats(2, 3, 2, 2, low=-1.4, high=1.4)
 _block, _places = floats(1, 2, 3, 2, 4), floats(1, 2, 1, 3, 3, low=-1.4, high=1.4)
 for _corners in (False, True):
     for _padding in ("zeros", "border", "reflection"):
-        for _mode in ("bilinear", "nearest"):
+        for _mode in ("bilinear", "nearest", "bicubic"):
             _options = {"mode": _mode, "padding_mode": _padding, "align_corners": _corners}
-            for _case, _x, _g in (("", _image, _grid), ("volumes ", _block, _places)):
+            for _case, _x, _g in (("", _image, _grid), ("volumes ", _block, _places))[:1 if _mode == "bicubic" else 2]:
                 form(f"grid_sample:{_case}{_mode} {_padding} {_corners}",
                      lambda t, x, g, o=_options: t.nn.functional.grid_sample(x, g, **o), _x, _g, tolerance=5e-5)
     form(f"affine_grid:{_corners}", lambda t, x, c=_corners: t.nn.functional.affine_grid(x, (2, 1, 3, 4), align_corners=c),
@@ -167,6 +167,11 @@ form("grid_sample:no channels", lambda t, x, g: t.nn.functional.grid_sample(x, g
      floats(2, 4, 6, 2))
 form("grid_sample:far", lambda t, x, g: t.nn.functional.grid_sample(x, g, align_corners=False), floats(1, 1, 2, 2),
      floats(1, 1, 4, 2, given=(9, 9, -9, 0, 1e8, 0, 1, 1)), smooth=False)
+for _padding in ("border", "reflection"):
+    for _corners in (False, True):
+        form(f"grid_sample:ends {_padding} {_corners}", lambda t, x, g, p=_padding, c=_corners: t.nn.functional.grid_sample(
+            x, g, padding_mode=p, align_corners=c), floats(1, 2, 3, 4),
+             floats(1, 1, 4, 2, given=(1, -1, -1, 0.3, 0, 1, 0.2, 0.4)), smooth=False)
 form("grid_sample:one pixel", lambda t, x, g: [t.nn.functional.grid_sample(x, g, padding_mode=m, align_corners=True)
      for m in ("border", "reflection")], floats(1, 2, 1, 1), floats(1, 2, 2, 2))
 for _how, _call in {"upsample": lambda t, x: t.nn.functional.upsample(x, scale_factor=2, mode="bilinear", align_corners=False),

@@ -49,14 +49,12 @@ def grid_sample(input: Tensor, grid: Tensor, mode: str = "bilinear", padding_mod
     """Images [N, C, H, W] sampled at coordinates (x, y) in [-1, 1], ``grid`` [N, H', W', 2]: result [N, C, H', W'].
 
     Also volumes [N, C, D, H, W], at ``grid`` [N, D', H', W', 3]. ``"bilinear"`` interpolates between the 2^d pixels around a
-    point, ``"nearest"`` takes one. Outside, ``"zeros"`` reads 0, ``"border"`` the nearest pixel, ``"reflection"`` mirrors
-    the image. For ``align_corners`` see :func:`affine_grid`. Backward keeps the 2^d pixels of each point, and is
-    deterministic. Raises NotImplementedError for ``"bicubic"``.
+    point, ``"bicubic"`` between the 16 of an image, ``"nearest"`` takes one. Outside, ``"zeros"`` reads 0, ``"border"`` the
+    nearest pixel, ``"reflection"`` mirrors the image. For ``align_corners`` see :func:`affine_grid`. Backward keeps these
+    pixels of each point, and is deterministic. Raises :class:`SpecError` for ``"bicubic"`` of volumes.
     """
     dims = input.spec.ndim - 2
-    if mode == "bicubic":
-        raise NotImplementedError("grid_sample(mode='bicubic') is not implemented: use 'bilinear' or 'nearest'")
-    if mode not in ("bilinear", "nearest"):
+    if mode not in ("bilinear", "nearest", "bicubic"):
         raise ValueError(f"nn.functional.grid_sample(): expected mode to be 'bilinear', 'nearest' or 'bicubic', but got: "
                          f"'{mode}'")
     if padding_mode not in ("zeros", "border", "reflection"):
@@ -66,33 +64,58 @@ def grid_sample(input: Tensor, grid: Tensor, mode: str = "bilinear", padding_mod
             grid.spec.shape[0] != input.spec.shape[0]):
         raise SpecError("grid_sampler(): expected an input [N, C, H, W] and a grid [N, H', W', 2], or of 5 dimensions, but "
                         f"got {list(input.spec.shape)} and {list(grid.spec.shape)}")
+    if mode == "bicubic" and dims != 2:
+        raise SpecError("grid_sampler(): bicubic interpolation only supports 4D input, but got "
+                        f"{list(input.spec.shape)}")
     if 0 in input.spec.shape[2:]:
         raise SpecError("grid_sampler(): expected input to have non-empty spatial dimensions, but input has sizes "
                         f"{list(input.spec.shape)}")
     # Coordinates are in the order x, y, z, that of the last dimension first.
     rows = (grid.spec.shape[0], math.prod(grid.spec.shape[1:-1]))
     columns = [movement.reshape(movement.narrow(grid, dims + 1, dims - 1 - d, 1), rows) for d in range(dims)]
-    at = [_place(x, n, padding_mode, bool(align_corners)) for x, n in zip(columns, input.spec.shape[2:], strict=True)]
+    sizes, corners = input.spec.shape[2:], bool(align_corners)
+    at = [_place(x, n, corners) for x, n in zip(columns, sizes, strict=True)]
     pixels = _Pixels(input, grid)
+    if mode == "bicubic":
+        mixed = _mixed(pixels, [_cubic(pixels, d, x, padding_mode, corners) for d, x in enumerate(at)])
+        return _images(mixed, grid, input)
+    at = [_within(x, n, padding_mode, corners) for x, n in zip(at, sizes, strict=True)]
     if mode == "nearest":
         mixed = pixels([pixels.along(d, elementwise.round(x.detach())) for d, x in enumerate(at)])
     else:
-        mixed = _mixed(pixels, at)
+        mixed = _mixed(pixels, [_sides(pixels, d, x, elementwise.floor(x.detach())) for d, x in enumerate(at)])
+    return _images(mixed, grid, input)
+
+
+def _images(mixed: Tensor, grid: Tensor, input: Tensor) -> Tensor:
+    """The channels of all points, [N, K, C], as images."""
+    dims = input.spec.ndim - 2
     out = movement.reshape(mixed, (*grid.spec.shape[:-1], input.spec.shape[1]))
     out = movement.permute(out, dims=(0, dims + 1, *range(1, dims + 1)))
     return out if out.spec.contiguous else movement.clone(out)
 
 
-def _place(x: Tensor, n: int, padding_mode: str, corners: bool) -> Tensor:
+def _place(x: Tensor, n: int, corners: bool) -> Tensor:
     """A coordinate in [-1, 1] converted to pixels, with 0 at the center of the first pixel."""
-    x = (x + 1.0) * ((n - 1) / 2) if corners else ((x + 1.0) * float(n) - 1.0) * 0.5
+    return (x + 1.0) * ((n - 1) / 2) if corners else ((x + 1.0) * float(n) - 1.0) * 0.5
+
+
+def _within(x: Tensor, n: int, padding_mode: str, corners: bool) -> Tensor:
+    """Where the pixel at a coordinate is read: as it is for zeros, else inside."""
     if padding_mode == "reflection":
         low, span = (0.0, float(n - 1)) if corners else (-0.5, float(n))
         if not span:
             return x * 0.0
         turned = elementwise.remainder(x - low, 2 * span)
         x = elementwise.where(elementwise.gt(turned, span), 2 * span - turned, turned) + low
-    return x if padding_mode == "zeros" else elementwise.clamp(x, 0.0, float(n - 1))
+    if padding_mode == "zeros":
+        return x
+    inside = elementwise.clamp(x.detach(), 0.0, float(n - 1))
+    if not x.requires_grad:
+        return inside
+    # No gradient at the ends either, as in PyTorch: the image goes on as it ends there.
+    between = elementwise.logical_and(elementwise.gt(inside, 0.0), elementwise.lt(inside, float(n - 1)))
+    return elementwise.where(between, x, inside)
 
 
 class _Pixels:
@@ -127,14 +150,32 @@ class _Pixels:
         return movement.take(self.rows, elementwise.where(inside, places, self.outside), dim=0)
 
 
-def _sides(pixels: _Pixels, d: int, x: Tensor, low: Tensor) -> tuple[Any, Any]:
+Sides = tuple[tuple[Tensor, tuple[Tensor, Tensor]], ...]
+
+
+def _sides(pixels: _Pixels, d: int, x: Tensor, low: Tensor) -> Sides:
+    """For a dimension the share and the place of the lower neighbor, and of the upper one."""
     return (1.0 - (x - low), pixels.along(d, low)), (x - low, pixels.along(d, low + 1.0))
 
 
-def _mixed(pixels: _Pixels, at: Sequence[Tensor]) -> Tensor:
-    """The weighted sum of the 2^d pixels around each point."""
-    # For each dimension the share and the place of the lower neighbor, and of the upper one.
-    sides = [_sides(pixels, d, x, elementwise.floor(x.detach())) for d, x in enumerate(at)]
+def _cubic(pixels: _Pixels, d: int, x: Tensor, padding_mode: str, corners: bool) -> Sides:
+    """The shares and the places of four neighbors. Keys, Cubic Convolution Interpolation for Digital Image Processing, 1981."""
+    low = elementwise.floor(x.detach())
+    t = x - low
+
+    def far(t: Tensor) -> Tensor:
+        return ((-0.75 * t + 3.75) * t - 6.0) * t + 3.0
+
+    def near(t: Tensor) -> Tensor:
+        return (1.25 * t - 2.25) * t * t + 1.0
+
+    shares = far(t + 1.0), near(t), near(1.0 - t), far(2.0 - t)
+    return tuple((share, pixels.along(d, _within(low + float(k - 1), pixels.sizes[d], padding_mode, corners)))
+                 for k, share in enumerate(shares))
+
+
+def _mixed(pixels: _Pixels, sides: Sequence[Sides]) -> Tensor:
+    """The weighted sum of the pixels around each point, which are those of all dimensions' neighbors."""
     total = None
     for corner in itertools.product(*sides):
         share = functools.reduce(operator.mul, [share for share, _ in corner])

@@ -139,6 +139,9 @@ CASES: dict[str, Case] = {
                     ("[1, 2, 2, 3]",)),
     "grid_sample mode": (lambda t: t.nn.functional.grid_sample(f(t, 1, 1, 2, 2), f(t, 1, 2, 2, 2), "cubic"), ValueError,
                          ("'cubic'",)),
+    "grid_sample of volumes": (lambda t: t.nn.functional.grid_sample(
+        f(t, 1, 1, 2, 2, 2), f(t, 1, 2, 2, 2, 3), "bicubic", align_corners=True), SpecError,
+        ("bicubic", "only supports 4D", "[1, 1, 2, 2, 2]")),
     "grid_sample padding": (lambda t: t.nn.functional.grid_sample(f(t, 1, 1, 2, 2), f(t, 1, 2, 2, 2), padding_mode="wrap"),
                             ValueError, ("'wrap'",)),
     "grid_sample of nothing": (lambda t: t.nn.functional.grid_sample(f(t, 1, 1, 0, 2), f(t, 1, 2, 2, 2), align_corners=False),
@@ -158,13 +161,6 @@ CASES: dict[str, Case] = {
 @pytest.mark.parametrize("name", CASES)
 def test_what_torch_refuses_is_refused_with_what_was_given(name: str, torch: Any) -> None:
     refused_by_both(CASES[name], torch)
-
-
-@pytest.mark.parametrize(("call", "texts"), [
-    (lambda t: t.nn.functional.grid_sample(f(t, 1, 1, 2, 2), f(t, 1, 2, 2, 2), "bicubic"), ("'bicubic'", "'nearest'"))])
-def test_what_is_not_covered_says_so(call: Any, texts: tuple[str, ...]) -> None:
-    with raises(NotImplementedError, *texts):
-        call(gradcore)
 
 
 def test_a_range_has_to_arrive() -> None:
