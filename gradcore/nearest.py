@@ -98,8 +98,6 @@ NEAREST: dict[str, str] = {
     "gradcore.data.load": "datapipes",
     "gradcore.nn.functional.interpolate": """grid_sampler grid_sampler_2d grid_sampler_3d
         affine_grid_generator""",
-    "gradcore.nn.MaxPool2d": "FractionalMaxPool2d FractionalMaxPool3d",
-    "gradcore.nn.functional.max_pool2d": "fractional_max_pool2d fractional_max_pool3d",
     "gradcore.nn.Dropout2d": "feature_dropout",
     "gradcore.nn.Module.register_buffer": "UninitializedBuffer",
     "gradcore.nn.Sequential": "Container",

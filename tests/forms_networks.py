@@ -134,6 +134,23 @@ for _mode in ("reflect", "replicate", "circular"):
 # -- powers, and slopes ----------------------------------------------------------------------------------------------------
 
 _positive = floats(1, 2, 6, low=0.3, high=1.5)
+
+def _fractional(t: Any, x: Any, dims: int, **named: Any) -> Any:
+    """Over windows at given distances."""
+    samples = t.tensor([[[0.3, 0.8, 0.1][:dims], [0.9, 0.05, 0.6][:dims]]], dtype=x.dtype, device=x.device)
+    return getattr(t.nn.functional, f"fractional_max_pool{dims}d")(x, _random_samples=samples, **named)
+
+
+form("fractional_max_pool2d", lambda t, x: _fractional(t, x, 2, kernel_size=2, output_size=(4, 3)), floats(1, 2, 7, 6))
+form("fractional_max_pool2d:ratio", lambda t, x: _fractional(t, x, 2, kernel_size=(3, 1), output_ratio=(0.5, 0.7)),
+     floats(2, 7, 6))
+form("fractional_max_pool2d:one", lambda t, x: _fractional(t, x, 2, kernel_size=2, output_size=1), floats(1, 2, 3, 2))
+form("fractional_max_pool2d:indices", lambda t, x: _fractional(t, x, 2, kernel_size=2, output_size=3, return_indices=True)[1],
+     floats(1, 2, 6, 6), gradient=False)
+form("fractional_max_pool3d", lambda t, x: _fractional(t, x, 3, kernel_size=2, output_size=(2, 3, 2)), floats(1, 2, 4, 5, 6))
+form("fractional_max_pool3d:indices", lambda t, x: t.nn.functional.fractional_max_pool3d_with_indices(
+    x, (1, 2, 2), output_ratio=(0.6, 0.6, 0.6), _random_samples=x[:, :, 0, 0, :3].abs() / 4)[1], floats(1, 1, 4, 5, 6),
+     gradient=False)
 form("lp_pool1d", lambda t, x: t.nn.functional.lp_pool1d(x, 2, 3, stride=2), _positive)
 form("lp_pool1d:ceil", lambda t, x: t.nn.functional.lp_pool1d(x, 3, 4, ceil_mode=True), _positive)
 form("lp_pool2d", lambda t, x: t.nn.functional.lp_pool2d(x, 2.0, (2, 3)), floats(1, 2, 4, 6))

@@ -15,6 +15,12 @@ from gradcore.engine.operands import real
 from gradcore.engine.owners import constant
 from gradcore.errors import SpecError
 from gradcore.functional import picking
+from gradcore.functional.fractional import (
+    fractional_max_pool2d,
+    fractional_max_pool2d_with_indices,
+    fractional_max_pool3d,
+    fractional_max_pool3d_with_indices,
+)
 from gradcore.functional.padding import pad
 from gradcore.functional.shape import squeeze, unsqueeze
 from gradcore.functional.sizes import Size, batched, flat, pair, single, sizes, sizes_kept, triple
@@ -24,8 +30,9 @@ from gradcore.tiling import parts_of
 Tensor = Any
 
 __all__ = ["adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d",
-           "adaptive_max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d", "local_response_norm", "lp_pool1d", "lp_pool2d",
-           "lp_pool3d", "max_pool1d", "max_pool2d", "max_pool3d"]
+           "adaptive_max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d", "fractional_max_pool2d",
+           "fractional_max_pool2d_with_indices", "fractional_max_pool3d", "fractional_max_pool3d_with_indices",
+           "local_response_norm", "lp_pool1d", "lp_pool2d", "lp_pool3d", "max_pool1d", "max_pool2d", "max_pool3d"]
 
 
 # -- images, and sequences as images of height 1 ---------------------------------------------------------------------------

@@ -11,8 +11,8 @@ from gradcore.nn.module import Family
 Tensor = Any
 
 __all__ = ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "AdaptiveMaxPool1d", "AdaptiveMaxPool2d",
-           "AdaptiveMaxPool3d", "AvgPool1d", "AvgPool2d", "AvgPool3d", "LPPool1d", "LPPool2d", "LPPool3d", "MaxPool1d",
-           "MaxPool2d", "MaxPool3d"]
+           "AdaptiveMaxPool3d", "AvgPool1d", "AvgPool2d", "AvgPool3d", "FractionalMaxPool2d", "FractionalMaxPool3d",
+           "LPPool1d", "LPPool2d", "LPPool3d", "MaxPool1d", "MaxPool2d", "MaxPool3d"]
 
 
 class _MaxPoolNd(Family):
@@ -43,6 +43,39 @@ class MaxPool2d(_MaxPoolNd, function=F.max_pool2d):
 
 class MaxPool3d(_MaxPoolNd, function=F.max_pool3d):
     """The largest element of each window of [N, C, D, H, W]."""
+
+
+class _FractionalMaxPoolNd(Family):
+    _random_samples: Tensor | None
+
+    def __init__(self, kernel_size: Size, output_size: Size | None = None, output_ratio: Any = None,
+                 return_indices: bool = False, _random_samples: Tensor | None = None) -> None:
+        super().__init__()
+        self.kernel_size = sizes("kernel_size", kernel_size, self._module_dims)
+        self.return_indices = return_indices
+        self.register_buffer("_random_samples", _random_samples)
+        self.output_size = None if output_size is None else sizes("output_size", output_size, self._module_dims)
+        ratio = output_ratio if output_ratio is None or isinstance(output_ratio, tuple) else (output_ratio,) * self._module_dims
+        self.output_ratio = ratio
+        if output_size is None and output_ratio is None:
+            raise ValueError(f"{type(self).__name__} requires specifying either an output size, or a pooling ratio")
+        if output_size is not None and output_ratio is not None:
+            raise ValueError("only one of output_size and output_ratio may be specified")
+        if ratio is not None and not all(0 < r < 1 for r in ratio):
+            raise ValueError(f"output_ratio must be between 0 and 1 (got {output_ratio})")
+
+    def forward(self, input: Tensor) -> Any:
+        return self._module_function(input, self.kernel_size, self.output_size, self.output_ratio, self.return_indices,
+                                     _random_samples=self._random_samples)
+
+
+class FractionalMaxPool2d(_FractionalMaxPoolNd, function=F.fractional_max_pool2d, dims=2):
+    """The largest elements of windows of [N, C, H, W] or [C, H, W] at random distances; see
+    :func:`gradcore.nn.functional.fractional_max_pool2d`."""
+
+
+class FractionalMaxPool3d(_FractionalMaxPoolNd, function=F.fractional_max_pool3d, dims=3):
+    """:class:`FractionalMaxPool2d` of volumes [N, C, D, H, W] or [C, D, H, W]."""
 
 
 class _AvgPoolNd(Family):

@@ -116,6 +116,8 @@ LAYERS: list[tuple[str, dict[str, Any], tuple[Any, ...]]] = [
                          "padding": (1, 2), "dilation": (3, 4), "groups": 2}, (X4,)),
     ("ConvTranspose3d", {"in_channels": 2, "out_channels": 2, "kernel_size": 2, "stride": (2, 1, 1),
                          "output_padding": (2, 1, 0), "padding": 1, "dilation": (4, 2, 1)}, (X5,)),
+    # Windows of one element have only one place each.
+    ("FractionalMaxPool2d", {"kernel_size": 1, "output_size": X4.shape[2:]}, (X4,)),
     ("ZeroPad3d", {"padding": 1}, (X5,)), ("ConstantPad3d", {"padding": (0, 1, -1, 2, 1, 0), "value": -1.5}, (X5,)),
     ("ReflectionPad3d", {"padding": (2, 1, 1, 0, 3, 1)}, (X5,)), ("ReplicationPad3d", {"padding": 2}, (X5,)),
     ("CircularPad3d", {"padding": (1, 0, 2, 3, 1, 1)}, (X5,)),
