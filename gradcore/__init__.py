@@ -37,6 +37,7 @@ from gradcore.functional import (
     unbind, unflatten, unsqueeze, zeros, zeros_like)
 from gradcore.functional.arranging import *
 from gradcore.functional.composed import *
+from gradcore.functional.counting import *
 from gradcore.functional.estimates import *
 from gradcore.functional.folding import *
 from gradcore.functional.mathematics import *
@@ -47,10 +48,11 @@ from gradcore.functional.products import *
 from gradcore.functional.reducing import *
 from gradcore.functional.running import *
 from gradcore.functional.searching import *
+from gradcore.functional.windows import *
 from gradcore.functional.einsum import einsum
 from gradcore.functional.activation import celu, hardshrink, prelu, selu, softmin, threshold
 from gradcore.functional.types import *
-from gradcore.functional.interop import from_dlpack
+from gradcore.functional.interop import from_dlpack, frombuffer
 from gradcore._random import (
     Generator, default_generator, fork_rng, get_rng_state, initial_seed, manual_seed, normal_, rand, rand_like, randn,
     randn_like, randperm, seed, set_rng_state, uniform_)

@@ -122,6 +122,13 @@ form("histc:method", lambda t, x: x.histc(bins=3, min=-1, max=3), _spread, gradi
 form("histc:own range", lambda t, x: t.histc(x, bins=5), _t, gradient=False)
 form("histc:one", lambda t, x: t.histc(x, 1), _t, gradient=False)
 form("histc:equal", lambda t, x: t.histc(x * 0 + 3, bins=4), _f, gradient=False)
+form("histogram", lambda t, x: t.histogram(x, 4, range=(-1.0, 1.5)), _spread, gradient=False)
+form("histogram:method", lambda t, x, w: x.histogram(3, range=(0, 1), weight=w), _f, _f, gradient=False)
+form("histogram:edges", lambda t, x: t.histogram(x, t.tensor([-1.0, 0.0, 0.0, 1.5], dtype=x.dtype, device=x.device)), _t,
+     gradient=False)
+form("histogram:density", lambda t, x: t.histogram(x, 5, range=(-2, 2), density=True), _f, gradient=False)
+form("histogram:nan and ends", lambda t, x: t.histogram(x, 2, range=(0, 2)), floats(5, given=(math.nan, 0, 1, 2, 3)),
+     gradient=False)
 form("histc:given range without width", lambda t, x: t.histc(x, 4, 0.5, 0.5), floats(0), gradient=False)
 form("gradient", lambda t, x: t.gradient(x), _f)
 form("gradient:infinite", lambda t, x: [*t.gradient(x), *t.gradient(x, spacing=0.5, edge_order=2)],
@@ -141,4 +148,13 @@ form("quantile:kept", lambda t, x: t.quantile(x, 0.5, 1, True), _cube)
 form("quantile:of a 0-d tensor", lambda t, x: t.quantile(x, t.tensor(0.3, dtype=x.dtype), dim=1), _cube)
 form("quantile:several", lambda t, x: t.quantile(x, t.tensor([0.0, 0.25, 1.0], dtype=x.dtype), dim=0), _cube)
 form("quantile:several kept", lambda t, x: t.quantile(x, t.tensor([0.1, 0.7], dtype=x.dtype), keepdim=True), _cube)
+_holes = floats(3, 4, given=(1, math.nan, 0.5, 3, 2, 4, 5, -1, math.nan, 7, math.nan, math.nan))
+for _between in ("linear", "lower", "higher", "nearest", "midpoint"):
+    form(f"nanquantile:{_between}", lambda t, x, b=_between: t.nanquantile(x, 0.3, dim=1, interpolation=b), _holes,
+         smooth=False)
+form("nanquantile", lambda t, x: x.nanquantile(0.9), _holes, smooth=False)
+form("nanquantile:several", lambda t, x: t.nanquantile(x, t.tensor([0.2, 0.7], dtype=x.dtype, device=x.device), 0, True),
+     _holes, smooth=False)
+form("nanquantile:nothing", lambda t, x: t.nanquantile(x, 0.5, 0), floats(2, 2, given=(math.nan, 1, math.nan, 3)),
+     gradient=False)
 form("quantile:nan", lambda t, x: t.quantile(x, 0.5, dim=1), floats(2, 3, given=(1, math.nan, 2, 5, 4, 3)), gradient=False)

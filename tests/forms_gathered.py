@@ -91,6 +91,9 @@ form("slice_scatter", lambda t, x, y: t.slice_scatter(x, y, 1, 1, None, 2), _f, 
 form("slice_scatter:end", lambda t, x, y: x.slice_scatter(y, start=-2, end=9), _f, floats(2, 4))
 form("diagonal_scatter", lambda t, x, y: t.diagonal_scatter(x, y, 1), _f, floats(3))
 form("diagonal_scatter:dims", lambda t, x, y: x.diagonal_scatter(y, dim1=0, dim2=2), _cube, floats(3, 2))
+form("put", lambda t, x, i, y: t.put(x, i, y), _f, ints(2, 2, given=(0, -1, 5, 3)), floats(2, 2))
+form("put:added", lambda t, x, i, y: x.put(i, y, accumulate=True), _f, ints(4, given=(1, 1, -2, 1)), floats(4))
+form("Tensor.put_", lambda t, x, i, y: x.clone().t().put_(i, y), _f, ints(3, given=(0, 7, 2)), floats(3))
 _at = ints(2, 3, given=(0, 2, 0, 2, 2, 1))
 for _reduce in ("sum", "prod", "mean", "amax", "amin"):
     for _own in (False, True):

@@ -1,4 +1,4 @@
-"""Statistics: differences, slopes and counts, covariance, trapezoidal integrals, ``mode``, ``nanmedian`` and quantiles."""
+"""Statistics: differences and slopes, covariance, trapezoidal integrals, ``mode``, ``nanmedian`` and quantiles."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from typing import Any
 import numpy as np
 
 from gradcore.arguments import warn
-from gradcore.engine.operands import plain_number
-from gradcore.engine.sites import need_values
 from gradcore.engine.value import Value
 from gradcore.errors import DimError, SpecError
-from gradcore.functional import arranging, folding, matrices, picking
+from gradcore.functional import arranging, folding, matrices
 from gradcore.functional import mathematics as m
 from gradcore.functional import shape as sh
 from gradcore.functional.mathematics import Ranked
@@ -21,7 +19,7 @@ from gradcore.ops import creation, elementwise, linalg, movement, reduce, scan
 
 Tensor = Any
 
-# -- differences and counts ------------------------------------------------------------------------------------------------
+# -- differences and slopes ------------------------------------------------------------------------------------------------
 
 
 def diff(input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None) -> Tensor:
@@ -43,66 +41,6 @@ def diff(input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None
         length = max(x.spec.shape[d] - 1, 0)
         x = less(movement.narrow(x, d, x.spec.shape[d] - length, length), movement.narrow(x, d, 0, length))
     return x
-
-
-def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
-    """How often each value occurs in an integer vector [N], or the sum of its ``weights`` [N].
-
-    The result has max(input) + 1 elements, and at least ``minlength``; the maximum is read on the host. Raises
-    :class:`SpecError` unless ``input`` is a vector without negative numbers, and
-    :class:`~gradcore.errors.DataDependentShape` on the device ``meta``.
-    """
-    if input.spec.ndim != 1 or input.spec.dtype.kind not in "iu":
-        raise SpecError(f"bincount only supports 1-d non-negative integral inputs, but got {input.spec}")
-    if weights is not None and weights.spec.shape != input.spec.shape:
-        raise SpecError(f"weights should be 1-d and have the same length as input, but got {list(weights.spec.shape)} "
-                        f"for {list(input.spec.shape)}")
-    if minlength < 0:
-        raise SpecError(f"minlength should be >= 0, but got {minlength}")
-    need_values("bincount", device := input.storage.device)
-    largest = -1
-    if input.spec.numel:
-        if input.min().item() < 0:
-            raise SpecError(f"bincount only supports 1-d non-negative integral inputs, but got {input.min().item()}")
-        largest = int(input.max().item())
-    dtype = np.dtype(np.int64 if weights is None else np.float32 if weights.spec.dtype == np.float32 else np.float64)
-    counts = creation.full(0, shape=(max(largest + 1, minlength),), dtype=dtype, device=device)
-    terms = (creation.full(1, shape=input.spec.shape, dtype=dtype, device=device) if weights is None
-             else movement.cast(weights, dtype=dtype))
-    return picking.scatter_add_(counts, 0, movement.cast(input, dtype=np.dtype(np.int64)), terms)
-
-
-def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
-    """How many elements lie in each of ``bins`` intervals of equal width from ``min`` to ``max``, in the dtype of ``input``.
-
-    The last interval includes ``max``; what lies outside counts nowhere, nor does NaN. If ``min`` equals ``max``, the range is
-    that of the elements. It is not read on the host, so one that is not finite counts nothing, where PyTorch raises. Integers
-    are counted on every device, as PyTorch does on a GPU. Raises :class:`SpecError` for bools, for ``bins`` < 1 and for ``min``
-    > ``max``.
-    """
-    if input.spec.dtype.kind == "b":
-        raise SpecError(f"histc: expected a tensor of numbers, but got {input.spec}")
-    if not input.spec.floating:
-        return movement.cast(histc(movement.cast(input, dtype=np.dtype(np.float64)), bins, min, max), dtype=input.spec.dtype)
-    if bins < 1:
-        raise SpecError(f"histc: bins must be > 0, but got {bins}")
-    min, max = plain_number("histc", "min", min), plain_number("histc", "max", max)
-    if min > max:
-        raise SpecError(f"histc: max must be larger than min, but got {max} and {min}")
-    x, low, high = sh.reshape(input, (-1,)).detach(), min, max
-    if min == max and input.spec.numel:
-        low, high = x.min(), x.max()
-        flat = movement.cast_to(elementwise.eq(low, high), input.spec)
-        low, high = low - flat, high + flat
-    elif min == max:
-        low, high = min - 1, max + 1
-    places = (x - low) * bins / (high - low)
-    # A position is NaN where x is, or where the range is not finite.
-    within = elementwise.logical_and(elementwise.logical_and(x >= low, x <= high), places >= 0)
-    places = elementwise.where(within, elementwise.clamp(places, 0.0, bins - 1.0), creation.new_full(input, (), 0))
-    counts = creation.new_full(input, (bins,), 0)
-    places = movement.cast(places, dtype=np.dtype(np.int64))
-    return picking.scatter_add_(counts, 0, places, movement.cast_to(within, input.spec))
 
 
 def gradient(input: Tensor, *, spacing: Any = 1, dim: Any = None, edge_order: int = 1) -> tuple[Tensor, ...]:
@@ -305,34 +243,51 @@ def quantile(input: Tensor, q: float | Tensor, dim: int | None = None, keepdim: 
     size Q. Hyndman and Fan, The American Statistician 1996, definition 7. Raises :class:`SpecError` for an empty input,
     another dtype, a number ``q`` out of range, on the CPU also in a vector, or an unknown ``interpolation``.
     """
+    return _quantile("quantile", input, q, dim, keepdim, interpolation)
+
+
+def nanquantile(input: Tensor, q: float | Tensor, dim: int | None = None, keepdim: bool = False, *,
+                interpolation: str = "linear") -> Tensor:
+    """:func:`quantile` of the elements that are not NaN; NaN if all are."""
+    return _quantile("nanquantile", input, q, dim, keepdim, interpolation)
+
+
+def _quantile(name: str, input: Tensor, q: float | Tensor, dim: int | None, keepdim: bool, interpolation: str) -> Tensor:
     if not input.spec.floating or input.spec.dtype.itemsize < 4:
-        raise SpecError(f"quantile() input tensor must be either float or double dtype, but got {input.spec.dtype.name}")
+        raise SpecError(f"{name}() input tensor must be either float or double dtype, but got {input.spec.dtype.name}")
     if interpolation not in _BETWEEN:
-        raise SpecError(f"quantile() interpolation must be one of {', '.join(_BETWEEN)}, but got {interpolation}")
+        raise SpecError(f"{name}() interpolation must be one of {', '.join(_BETWEEN)}, but got {interpolation}")
     if not input.spec.numel:
-        raise SpecError("quantile() input tensor must be non-empty")
+        raise SpecError(f"{name}() input tensor must be non-empty")
     values = q if not isinstance(q, Value) else q.array if q.storage.device.type == "cpu" else 0
     if not np.all(np.greater_equal(values, 0) & np.less_equal(values, 1)):
-        raise SpecError(f"quantile() q must be in the range [0, 1] but got {values}")
+        raise SpecError(f"{name}() q must be in the range [0, 1] but got {values}")
     if isinstance(q, Value) and q.spec.ndim > 1:
-        raise SpecError(f"quantile() q must be a scalar or 1D tensor, but got {list(q.spec.shape)}")
+        raise SpecError(f"{name}() q must be a scalar or 1D tensor, but got {list(q.spec.shape)}")
     axis = None if dim is None else sh.dim_of(dim, input)
     axis = axis if input.spec.ndim else None
     x = folding.sort(sh.reshape(input, -1) if axis is None else arranging.movedim(input, axis, -1), -1).values
     last = x.spec.shape[-1] - 1
-    ranks = (sh.reshape(q, -1).to(x.spec.dtype) if isinstance(q, Value) else creation.new_full(x, (1,), q)) * last
-    made = _between(x, ranks, interpolation)
-    highest = movement.narrow(x, x.spec.ndim - 1, last, 1)
-    made = arranging.movedim(elementwise.where(elementwise.isnan(highest), highest, made), -1, 0)
+    shares = sh.reshape(q, -1).to(x.spec.dtype) if isinstance(q, Value) else creation.new_full(x, (1,), q)
+    if name == "nanquantile":
+        # NaN are behind all others.
+        count = reduce.sum(elementwise.eq(x, x), dims=(x.spec.ndim - 1,), keepdim=True)
+        made = _between(x, movement.cast_to(elementwise.clamp(count - 1, 0, None), x.spec) * shares, interpolation)
+    else:
+        made = _between(x, shares * last, interpolation)
+        highest = movement.narrow(x, x.spec.ndim - 1, last, 1)
+        made = elementwise.where(elementwise.isnan(highest), highest, made)
+    made = arranging.movedim(made, -1, 0)
     if keepdim:
         made = sh.reshape(made, (-1, *[1] * input.spec.ndim)) if axis is None else sh.unsqueeze(made, axis + 1)
     return made if isinstance(q, Value) and q.spec.ndim else sh.squeeze(made, 0)
 
 
 def _between(x: Tensor, ranks: Tensor, interpolation: str) -> Tensor:
-    """The values [..., Q] at fractional positions ``ranks`` [Q] in the last dimension of sorted numbers [..., n]."""
+    """The values [..., Q] at fractional positions ``ranks``, [Q] or [..., Q], in the last dimension of sorted x [..., n]."""
     def at(rank: Tensor) -> Tensor:
-        return movement.take(x, movement.cast(rank, dtype=np.dtype(np.int64)), dim=x.spec.ndim - 1, wrap=False)
+        read = movement.take if rank.spec.ndim == 1 else movement.take_along
+        return read(x, movement.cast(rank, dtype=np.dtype(np.int64)), dim=x.spec.ndim - 1, wrap=False)
 
     if interpolation == "nearest":
         return at(elementwise.round(ranks))
@@ -342,6 +297,6 @@ def _between(x: Tensor, ranks: Tensor, interpolation: str) -> Tensor:
     return lerp(at(low), at(high), 0.5 if interpolation == "midpoint" else ranks - low)
 
 
-METHODS = "diff bincount histc cov corrcoef mode nanmedian quantile".split()
+METHODS = "diff cov corrcoef mode nanmedian quantile nanquantile".split()
 
 __all__ = [*METHODS, "cumulative_trapezoid", "gradient", "trapezoid", "trapz"]  # noqa: PLE0604 - strings all

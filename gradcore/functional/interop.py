@@ -41,6 +41,28 @@ def from_dlpack(ext_tensor: Any, *, device: str | int | Device | None = None, co
     return found.to(device=device, copy=copy or (found.spec.numel > 0 and not shared))
 
 
+def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, requires_grad: bool = False) -> Tensor:
+    """A vector over the memory of ``buffer``, such as a bytearray, from ``offset`` bytes on: ``count`` elements, or all.
+
+    What cannot be written to, such as bytes, is copied. Raises ValueError for a size that does not fit.
+    """
+    dtype = np.dtype(dtype)
+    nbytes = memoryview(buffer).nbytes
+    left = nbytes - offset
+    if not count or not nbytes:
+        raise ValueError(f"both buffer length ({nbytes}) and count ({count}) must not be 0")
+    if not 0 <= offset < nbytes:
+        raise ValueError(f"offset ({offset} bytes) must be non-negative and no greater than buffer length ({nbytes} bytes) - 1")
+    if count < 0 and left % dtype.itemsize:
+        raise ValueError(f"buffer length ({left} bytes) after offset ({offset} bytes) must be a multiple of element size "
+                         f"({dtype.itemsize})")
+    if count > 0 and count * dtype.itemsize > left:
+        raise ValueError(f"requested buffer length ({count} * {dtype.itemsize} bytes) after offset ({offset} bytes) must not "
+                         f"be greater than actual buffer length ({nbytes} bytes)")
+    found = as_tensor(np.frombuffer(buffer, dtype, count, offset), device="cpu")
+    return found.requires_grad_() if requires_grad else found
+
+
 def as_tensor(data: Any, dtype: Any = None, device: str | int | Device | None = None) -> Tensor:
     """``data`` as a tensor, without a copy if possible.
 

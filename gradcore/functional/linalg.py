@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from gradcore.engine.autocast import left_alone
 from gradcore.engine.operands import real
 from gradcore.errors import LinAlgError, SpecError
-from gradcore.functional import factors
+from gradcore.functional import factors, matrices
 from gradcore.functional import mathematics as m
 from gradcore.functional import shape as sh
 from gradcore.functional.factors import *  # noqa: F403
@@ -27,8 +27,8 @@ Dim = int | Sequence[int] | None
 
 __all__ = [  # noqa: PLE0604 - strings all
     *factors.__all__, "LinAlgError", "SlogDet", "cholesky", "cond", "cross", "det", "diagonal", "inv", "matmul",
-    "matrix_exp", "matrix_norm", "matrix_power", "multi_dot", "norm", "slogdet", "solve", "solve_triangular", "vecdot",
-    "vector_norm"]
+    "matrix_exp", "matrix_norm", "matrix_power", "multi_dot", "norm", "slogdet", "solve", "solve_triangular", "tensorinv",
+    "tensorsolve", "vander", "vecdot", "vector_norm"]
 
 
 class SlogDet(NamedTuple):
@@ -232,6 +232,40 @@ def matrix_exp(A: Tensor) -> Tensor:
         for k in range(_SQUARINGS):
             found = elementwise.where(elementwise.gt(times, k), m.matmul(found, found), found)
     return found
+
+
+def tensorinv(input: Tensor, ind: int = 2) -> Tensor:
+    """The inverse of a matrix of the first ``ind`` dimensions by the others, [*others, *first]; see :func:`inv`."""
+    if ind < 1:
+        raise SpecError(f"linalg.tensorinv: Expected a strictly positive integer for 'ind', but got {ind}")
+    shape = input.spec.shape
+    if math.prod(shape[:ind]) != math.prod(shape[ind:]):
+        raise SpecError(f"linalg.tensorinv: Expected self to satisfy the requirement prod(self.shape[ind:]) == "
+                        f"prod(self.shape[:ind]), but got {math.prod(shape[ind:])} != {math.prod(shape[:ind])}")
+    return sh.reshape(inv(sh.reshape(input, (math.prod(shape[:ind]), -1))), (*shape[ind:], *shape[:ind]))
+
+
+def tensorsolve(input: Tensor, other: Tensor, dims: Sequence[int] | None = None) -> Tensor:
+    """The X with tensordot(input, X, X.ndim) = other, for an input [*other.shape, *X.shape] once ``dims`` are its last ones."""
+    if dims is not None:
+        n, last = input.spec.ndim, normalize_dims(dims, input.spec.ndim)
+        input = sh.permute(input, (*(d for d in range(n) if d not in last), *(d % n for d in dims)))
+    ahead, shape = input.spec.shape[:other.spec.ndim], input.spec.shape[other.spec.ndim:]
+    if not math.prod(ahead) == math.prod(shape) == other.spec.numel:
+        raise SpecError(f"linalg.tensorsolve: Expected self to satisfy the requirement prod(self.shape[other.ndim:]) == "
+                        f"prod(self.shape[:other.ndim]), but got {math.prod(shape)} != {math.prod(ahead)} for other of shape "
+                        f"{list(other.spec.shape)}")
+    return sh.reshape(solve(sh.reshape(input, (other.spec.numel, -1)), sh.reshape(other, -1)), shape)
+
+
+def vander(x: Tensor, *, N: int | None = None) -> Tensor:
+    """Vandermonde matrices [..., n, N] of vectors [..., n]: their powers as columns, from 0 on. ``N`` is n by default."""
+    shape = x.spec.shape
+    count = (shape[-1] if shape else 1) if N is None else N
+    if not shape or (count < 2 and N is not None):
+        raise SpecError(f"linalg.vander: N must be greater than 1, and x have a dimension, but got N={N} and {list(shape)}")
+    made = matrices.vander(sh.reshape(x, -1), count, increasing=True)
+    return sh.reshape(made, (*shape, count))
 
 
 # -- products --------------------------------------------------------------------------------------------------------------

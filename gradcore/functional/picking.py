@@ -160,6 +160,20 @@ def index_put_(input: Tensor, indices: Sequence[Any], values: Tensor, accumulate
     return input
 
 
+def put_(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
+    """Write the elements of ``source`` at the positions ``index`` of the flattened tensor, or add them; of repeated positions,
+    the last wins. Raises :class:`SpecError` for another number of elements, or another dtype."""
+    need_one_dtype("put_", input=input.spec, source=source.spec)
+    if index.spec.numel != source.spec.numel:
+        raise SpecError("put_(): Expected source and index to have the same number of elements, but got source.numel() = "
+                        f"{source.spec.numel}, index.numel() = {index.spec.numel}")
+    if not input.spec.contiguous:
+        return movement.copy_(input, put_(sh.clone(input), index, source, accumulate))
+    write = placing.add_at_ if accumulate else placing.put_
+    write(movement.view(input, shape=(input.spec.numel,)), sh.reshape(index, -1), sh.reshape(source, -1), dim=0)
+    return input
+
+
 # -- by mask -------------------------------------------------------------------------------------------------------------
 
 
@@ -218,6 +232,7 @@ def _on_a_copy(name: str, function: Callable[..., Tensor]) -> Callable[..., Tens
 
 scatter, scatter_add = _on_a_copy("scatter", scatter_), joining(_on_a_copy("scatter_add", scatter_add_))
 index_add, index_copy = _on_a_copy("index_add", index_add_), _on_a_copy("index_copy", index_copy_)
+put = _on_a_copy("put", put_)
 index_fill, index_put = _on_a_copy("index_fill", index_fill_), joining(_on_a_copy("index_put", index_put_))
 argwhere = sh.nonzero
 
@@ -259,9 +274,9 @@ def diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0,
 
 
 TENSOR_METHODS: dict[str, Callable[..., Any]] = {fn.__name__: fn for fn in (
-    scatter_, scatter_add_, index_add_, index_copy_, index_fill_, index_put_, masked_scatter_)}
+    scatter_, scatter_add_, index_add_, index_copy_, index_fill_, index_put_, masked_scatter_, put_)}
 
-METHODS = ("gather take scatter scatter_add index_add index_copy index_fill index_put nonzero argwhere count_nonzero "
+METHODS = ("gather take put scatter scatter_add index_add index_copy index_fill index_put nonzero argwhere count_nonzero "
            "masked_select masked_scatter select_scatter slice_scatter diagonal_scatter").split()
 
 __all__ = [*METHODS]  # noqa: PLE0604 - strings all

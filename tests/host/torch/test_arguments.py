@@ -107,6 +107,8 @@ REFUSED = {
     "Tensor.add_": "b", "Tensor.to": "other", "Tensor.expand": "implicit",
     "Tensor.is_pinned Tensor.pin_memory": "device", "Tensor.random_": "from to", "Tensor.record_stream": "s",
     "nn.functional.interpolate": "antialias", "layer_norm": "cudnn_enable",
+    # The name of PyTorch's op; its function has _random_samples, too.
+    "nn.functional.fractional_max_pool2d nn.functional.fractional_max_pool3d": "random_samples",
     "group_norm": "cudnn_enabled", "nn.functional.elu_": "scale input_scale"}
 
 
