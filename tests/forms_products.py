@@ -91,6 +91,7 @@ form("linalg.tensorsolve", lambda t, a, b: t.linalg.tensorsolve(a.reshape(2, 3, 
 form("linalg.tensorsolve:dims", lambda t, a, b: t.linalg.tensorsolve(a.reshape(2, 3, 6).permute(0, 2, 1), b, dims=(1,)), _six,
      floats(2, 3), **LOOSE)
 form("linalg.vander", lambda t, x: t.linalg.vander(x, N=3), floats(2, 4))
+form("linalg.vander:0d", lambda t, x: t.linalg.vander(x, N=2), floats())
 form("linalg.vander:square", lambda t, x: t.linalg.vander(x), floats(3))
 form("linalg.solve", lambda t, a, b: t.linalg.solve(a, b), _m, floats(3, 2), **LOOSE)
 form("linalg.solve:vector", lambda t, a, b: t.linalg.solve(a, b), _m, _u, **LOOSE)

@@ -260,12 +260,11 @@ def tensorsolve(input: Tensor, other: Tensor, dims: Sequence[int] | None = None)
 
 def vander(x: Tensor, *, N: int | None = None) -> Tensor:
     """Vandermonde matrices [..., n, N] of vectors [..., n]: their powers as columns, from 0 on. ``N`` is n by default."""
-    shape = x.spec.shape
-    count = (shape[-1] if shape else 1) if N is None else N
-    if not shape or (count < 2 and N is not None):
-        raise SpecError(f"linalg.vander: N must be greater than 1, and x have a dimension, but got N={N} and {list(shape)}")
-    made = matrices.vander(sh.reshape(x, -1), count, increasing=True)
-    return sh.reshape(made, (*shape, count))
+    shape = x.spec.shape or (1,)
+    count = shape[-1] if N is None else N
+    if count < 2:
+        raise SpecError(f"linalg.vander: N must be greater than 1, but got N={N} for {list(x.spec.shape)}")
+    return sh.reshape(matrices.vander(sh.reshape(x, -1), count, increasing=True), (*shape, count))
 
 
 # -- products --------------------------------------------------------------------------------------------------------------

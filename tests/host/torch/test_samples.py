@@ -54,8 +54,8 @@ LENIENT = {
     "narrow": "a 0-d bool is a number",
 }
 #: Ops whose results are random, so that only shapes and dtypes are compared.
-RANDOM = ("bernoulli", "cauchy", "dropout", "empty", "exponential", "geometric", "log_normal", "multinomial", "normal", "rand",
-          "rrelu", "uniform")
+RANDOM = ("bernoulli", "cauchy", "dropout", "empty", "exponential", "fractional", "geometric", "log_normal", "multinomial",
+          "normal", "rand", "rrelu", "uniform")
 #: PyTorch's internal names, which reach around the public API.
 INTERNAL = ("aten", "max_pool2d_with_indices_backward")
 CLOSE = {"float64": (1e-7, 1e-9), "float32": (2e-4, 2e-5)}
