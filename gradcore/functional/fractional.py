@@ -45,8 +45,12 @@ def _pooled(dims: int, input: Tensor, kernel_size: Size, output_size: Size | Non
     samples = _random_samples
     if samples is None:
         samples = rand(n, c, dims, dtype=x.spec.dtype, device=x.storage.device)
-    elif samples.spec.shape != (n, c, dims) or samples.spec.dtype != x.spec.dtype:
+    elif samples.spec.ndim != 3 or samples.spec.shape[0] < n or samples.spec.shape[1:] != (c, dims) or (
+            samples.spec.dtype != x.spec.dtype):
         raise SpecError(f"{name}(): expected _random_samples {[n, c, dims]} of {x.spec.dtype.name}, but got {samples.spec}")
+    else:
+        # As in PyTorch, there may be more than the batch needs.
+        samples = movement.narrow(samples, 0, 0, n)
     places = _places(samples, shape, kernel, wanted)
     flat = movement.reshape(x, (n, c, math.prod(shape)))
     count, window = math.prod(wanted), math.prod(kernel)
