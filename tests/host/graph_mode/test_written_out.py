@@ -11,7 +11,7 @@ import pytest
 
 import gradcore
 from gradcore.devices.calls import Changing
-from gradcore.devices.host.device import make_host
+from gradcore.devices.host.device import host_table, make_host
 from gradcore.devices.host.tape import STRAIGHT, Probe, noted, written_out
 from tests.rows import ROWS, Row, tensors_of
 from tests.rows_big import BIG
@@ -67,6 +67,14 @@ def test_every_straight_op_is_written_out_for_one_of_its_sample_calls() -> None:
         if not seen.get(row.op):
             run(row)
     assert {op for op, count in seen.items() if count} == STRAIGHT
+
+
+@pytest.mark.parametrize("shape", [(20_000, 3), (400, 50), (3, 9000, 5)], ids=str)
+def test_extremes_of_many_short_rows_are_left_to_their_kernel(shape: tuple[int, ...]) -> None:
+    """The plain call, which could be recorded, takes many times as long, and another 0 or -0 may win in it."""
+    x, out = np.zeros(shape, np.float32), np.zeros((shape[0], *shape[2:]), np.float32)
+    kernel = host_table()["amax"]
+    assert written_out("amax", lambda x, out: kernel(x, out, dims=(1,), keepdim=False), [x, out]) is None
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

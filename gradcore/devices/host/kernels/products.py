@@ -88,7 +88,7 @@ def ones(length: int, dtype: Any) -> Array:
     return np.ones(length, dtype)
 
 
-def _lent_for(x: Array, size: int) -> AbstractContextManager[Array]:
+def lent_for(x: Array, size: int) -> AbstractContextManager[Array]:
     """So many elements like those of ``x`` in the memory that the thread keeps, which other kernels write to between the calls
     of a replay: a kernel that needs them is not written out."""
     if type(x) is not np.ndarray:
@@ -111,7 +111,7 @@ def _long_sums(x: Array, out: Array) -> None:
     count, width = x.shape
     # No more than a block, which is added at once: the memory is lent once.
     most = min(KEPT // (width * x.itemsize), _BLOCK) - 2
-    with _lent_for(x, (most + 2) * width) as room:
+    with lent_for(x, (most + 2) * width) as room:
         sums = room.reshape(-1, width)
         for some in slices(count, most * _BLOCK):
             part = x[some]
@@ -160,7 +160,7 @@ def add_over(x: Array, dims: tuple[int, ...], out: Array) -> None:
 
 def _add_all(x: Array, out: Array) -> None:
     whole = x.size // _ROW * _ROW
-    with _lent_for(x, x.size // _ROW + 1) as sums:
+    with lent_for(x, x.size // _ROW + 1) as sums:
         np.matmul(x[:whole].reshape(-1, _ROW), ones(_ROW, x.dtype), out=sums[:-1])
         sums[-1] = np.add.reduce(x[whole:])
         np.add.reduce(sums, out=out.reshape(()))
@@ -182,7 +182,7 @@ def _add_planes(x: Array, dims: tuple[int, ...], out: Array) -> bool:
     if row < _SHORTEST or x.size // row > KEPT // x.itemsize:
         return False
     longest = max(others, key=lambda d: x.shape[d])
-    with _lent_for(x, x.size // row) as room:
+    with lent_for(x, x.size // row) as room:
         np.matmul(x.reshape(-1, row), ones(row, x.dtype), out=room)
         sums = room.reshape(*x.shape[:behind], cuts).swapaxes(0, longest)
         # By halves, since errors grow with the number of terms that are added one after the other.
@@ -202,7 +202,7 @@ def _add_blocks(x: Array, dims: tuple[int, ...], out: Array) -> bool:
     if count < _ROWS or blocks < 2:
         return False
     length = -(-x.shape[d] // blocks)
-    with _lent_for(x, blocks * out.size) as room:
+    with lent_for(x, blocks * out.size) as room:
         sums = room.reshape(blocks, *out.shape)
         for k in range(blocks):
             np.add.reduce(x[(*(slice(None),) * d, slice(k * length, (k + 1) * length))], axis=dims, out=sums[k, ...])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gradcore.devices.host.kernel import HOST_KERNELS, Array, kernel, slices
-from gradcore.devices.host.kernels.products import add_over
+from gradcore.devices.host.kernels.products import add_over, lent_for
 from gradcore.devices.host.kernels.softmax import NARROW
 from gradcore.devices.host.pointwise import walk
 from gradcore.devices.host.scratch import KEPT, lent
@@ -36,8 +36,7 @@ def _reduction(ufunc: np.ufunc) -> Callable[..., Any]:
 
 def _extreme_of(ufunc: np.ufunc) -> Callable[..., Any]:
     def reduce(x: Array, out: Array, *, dims: tuple[int, ...], keepdim: bool) -> None:
-        # A probe is not copied: it records the plain call.
-        if type(x) is not np.ndarray or x.size < _MANY or len(dims) > 1 or not x.flags.c_contiguous:
+        if x.size < _MANY or len(dims) != 1 or not x.flags.c_contiguous:
             ufunc.reduce(x, axis=dims, out=out, keepdims=keepdim)
             return
         dim, = dims
@@ -70,7 +69,7 @@ def _by_long_rows(ufunc: np.ufunc, x: Array, out: Array) -> None:
     several = min(count // 4, _TAIL // tail)
     length = several * tail
     step = max(KEPT // (length * x.itemsize), 1)
-    with lent(min(step, lead) * length, x.dtype) as room:
+    with lent_for(x, min(step, lead) * length) as room:
         for some in slices(lead, step):
             part = x[some]
             rows = room[:len(part) * length].reshape(len(part), length)
@@ -85,7 +84,7 @@ def _by_columns(ufunc: np.ufunc, rows: Array, out: Array) -> None:
     """Reduce short rows turned over, since a reduction along each row has a fixed cost."""
     width = rows.shape[1]
     step = KEPT // 2 // (width * rows.itemsize)
-    with lent(min(step, len(rows)) * width, rows.dtype) as room:
+    with lent_for(rows, min(step, len(rows)) * width) as room:
         for some in slices(len(rows), step):
             part = rows[some]
             turned = room[:part.size].reshape(width, -1)
