@@ -66,18 +66,19 @@ def _pooled(dims: int, input: Tensor, kernel_size: Size, output_size: Size | Non
 def _places(samples: Tensor, shape: list[int], kernel: tuple[int, ...], wanted: tuple[int, ...]) -> Tensor:
     """The positions in a flattened image that each window shows, int64 [N, C, windows, elements of a window]."""
     n, c, dims = samples.spec.shape
-    whole, device = np.dtype(np.int64), samples.storage.device
+    whole, device, rounded = np.dtype(np.int64), samples.storage.device, samples.spec.dtype.type
     total: Any = 0
     for d, (size, k, m) in enumerate(zip(shape, kernel, wanted, strict=True)):
         # Those of images are in the order x, y, and those of volumes z, y, x.
         u = movement.narrow(samples, 2, dims - 1 - d if dims == 2 else d, 1)
         steps = creation.arange(0, 1, length=m, dtype=samples.spec.dtype, device=device)
-        alpha = (size - k) / (m - 1) if m > 1 else 0.0
+        # Rounded as PyTorch does, so that windows begin at the same places in 16 bits.
+        alpha = float(rounded(float(rounded(size - k)) / float(rounded(m - 1)))) if m > 1 else 0.0
         starts = (movement.cast(elementwise.floor((steps + u) * alpha), dtype=whole)
                   - movement.cast(elementwise.floor(u * alpha), dtype=whole))
         # The last window ends with the image, however the others are rounded.
         last = creation.arange(0, 1, length=m, dtype=whole, device=device)
-        starts = elementwise.where(elementwise.eq(last, m - 1), size - k, starts)
+        starts = elementwise.where(elementwise.eq(last, m - 1), size - k, elementwise.clamp(starts, 0, size - k))
         starts = movement.reshape(starts, (n, c, *(m if e == d else 1 for e in range(dims)), *[1] * dims))
         inside = creation.arange(0, 1, length=k, dtype=whole, device=device)
         inside = movement.reshape(inside, (k, *[1] * (dims - 1 - d)))

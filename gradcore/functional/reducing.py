@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gradcore.engine.value import Value
 from gradcore.errors import SpecError
 from gradcore.functional import picking
 from gradcore.functional import shape as sh
@@ -29,6 +30,8 @@ def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: 
     """
     if reduce not in ("sum", "prod", "mean", "amax", "amin"):
         raise SpecError(f"reduce argument must be either sum, prod, mean, amax or amin, got {reduce}")
+    if not isinstance(src, Value):
+        raise TypeError(f"scatter_reduce(): argument 'src' must be Tensor, not {type(src).__name__}")
     src = picking.source_of("scatter_reduce", input, index, src)
     need_one_dtype("scatter_reduce", input=input.spec, src=src.spec)
     if reduce == "mean" and input.spec.dtype.kind == "b":

@@ -55,7 +55,9 @@ class _FractionalMaxPoolNd(Family):
         self.return_indices = return_indices
         self.register_buffer("_random_samples", _random_samples)
         self.output_size = None if output_size is None else sizes("output_size", output_size, self._module_dims)
-        ratio = output_ratio if output_ratio is None or isinstance(output_ratio, tuple) else (output_ratio,) * self._module_dims
+        ratio = output_ratio
+        if ratio is not None:
+            ratio = tuple(ratio) if isinstance(ratio, (tuple, list)) else (ratio,) * self._module_dims
         self.output_ratio = ratio
         if output_size is None and output_ratio is None:
             raise ValueError(f"{type(self).__name__} requires specifying either an output size, or a pooling ratio")

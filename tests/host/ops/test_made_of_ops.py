@@ -123,6 +123,7 @@ CASES: dict[str, Case] = {
     "scatter_reduce": (lambda t: f(t, 2).scatter_reduce(0, i(t, 0), f(t, 1), "median"), SpecError, ("amax", "got median")),
     "scatter_reduce types": (lambda t: f(t, 2).scatter_reduce(0, i(t, 0), f(t, 1).double(), "prod"), SpecError,
                              ("same dtype", "src float64")),
+    "scatter_reduce of a number": (lambda t: f(t, 2).scatter_reduce(0, i(t, 0), 2.0, "prod"), TypeError, ("src", "not float")),
     "index_reduce": (lambda t: f(t, 2).index_reduce(0, i(t, 0), f(t, 1), "sum"), SpecError, ("amax", "got sum")),
     "index_reduce slices": (lambda t: f(t, 2).index_reduce(0, i(t, 0, 1), f(t, 1), "prod"), DimError, ("[1]", "2 slices")),
     "max_pool3d": (lambda t: t.nn.functional.max_pool3d(f(t, 2, 2), 1), SpecError, ("4D or 5D", "[2, 2]")),
