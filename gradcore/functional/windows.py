@@ -10,6 +10,7 @@ import numpy as np
 from gradcore.dtypes import is_floating
 from gradcore.errors import SpecError
 from gradcore.functional.creation import get_default_dtype, tensor
+from gradcore.functional.shape import plain
 
 Tensor = Any
 Array = np.ndarray[Any, Any]
@@ -20,6 +21,9 @@ __all__ = ["bartlett_window", "blackman_window", "hamming_window", "hann_window"
 def _window(name: str, length: int, periodic: bool, dtype: Any, device: Any, requires_grad: bool,
             values: Callable[[Array], Array]) -> Tensor:
     """The ``values`` at positions from -1 to 1: of one element more if ``periodic``, without the last."""
+    length = plain(length)
+    if not isinstance(length, int):
+        raise TypeError(f"{name}(): argument 'window_length' must be int, not {type(length).__name__}")
     if length < 0:
         raise SpecError(f"{name} requires non-negative window_length, got window_length={length}")
     dtype = np.dtype(dtype or get_default_dtype())

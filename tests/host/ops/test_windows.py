@@ -37,6 +37,9 @@ def test_windows_refuse_lengths_and_dtypes() -> None:
         gradcore.hann_window(-1)
     with raises(SpecError, "kaiser_window expects floating point dtypes, got: int64"):
         gradcore.kaiser_window(4, dtype=gradcore.int64)
+    with raises(TypeError, "'window_length' must be int, not float"):
+        gradcore.bartlett_window(2.5)  # type: ignore[arg-type]
+    assert gradcore.hann_window(gradcore.tensor(4)).shape == gradcore.hann_window(np.int64(4)).shape == (4,)
 
 
 @pytest.mark.parametrize(("call", "text"), [
