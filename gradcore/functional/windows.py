@@ -30,7 +30,9 @@ def _window(name: str, length: int, periodic: bool, dtype: Any, device: Any, req
     if not is_floating(dtype):
         raise SpecError(f"{name} expects floating point dtypes, got: {dtype.name}")
     whole = length + bool(periodic)
-    found = np.ones(length) if length < 2 else values(np.arange(length) * (2 / (whole - 1)) - 1)
+    # What overflows is NaN, without a warning, as PyTorch's is.
+    with np.errstate(all="ignore"):
+        found = np.ones(length) if length < 2 else values(np.arange(length) * (2 / (whole - 1)) - 1)
     return tensor(found, dtype=dtype, device=device, requires_grad=requires_grad)
 
 

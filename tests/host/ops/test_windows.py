@@ -32,6 +32,11 @@ def test_windows_are_torchs(name: str, torch: Any) -> None:
     np.testing.assert_allclose(gradcore.hamming_window(4, True, 0.5, 0.5).numpy(), torch.hann_window(4).numpy(), 1e-5, 1e-7)
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_window_that_overflows_is_nan_without_a_warning() -> None:
+    assert gradcore.kaiser_window(5, False, 1000.0).isnan()[1:4].all()
+
+
 def test_windows_refuse_lengths_and_dtypes() -> None:
     with raises(SpecError, "non-negative window_length, got window_length=-1"):
         gradcore.hann_window(-1)
