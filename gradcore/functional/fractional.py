@@ -34,6 +34,8 @@ def _pooled(dims: int, input: Tensor, kernel_size: Size, output_size: Size | Non
         ratios = output_ratio if isinstance(output_ratio, (tuple, list)) else (output_ratio,) * dims
         if len(ratios) != dims:
             raise ValueError(f"{name} requires output_ratio to either be a single number or {dims}, but got {output_ratio}")
+        if not all(isinstance(ratio, (int, float)) for ratio in ratios):
+            raise TypeError(f"{name}(): output_ratio must be a number, or {dims} of them, but got {output_ratio!r}")
         wanted = tuple(int(size * ratio) for size, ratio in zip(shape, ratios, strict=True))
     if 0 in (c, *shape):
         raise SpecError(f"{name}(): Expected input to have non-zero size for non-batch dimensions, but got "

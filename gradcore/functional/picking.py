@@ -162,8 +162,10 @@ def index_put_(input: Tensor, indices: Sequence[Any], values: Tensor, accumulate
 
 def put_(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
     """Write the elements of ``source`` at the positions ``index`` of the flattened tensor, or add them; of repeated positions,
-    the last wins. Raises :class:`SpecError` for another number of elements, or another dtype."""
+    the last wins. Raises :class:`SpecError` for another number of elements, another dtype, or an index that is not int64."""
     need_one_dtype("put_", input=input.spec, source=source.spec)
+    if index.spec.dtype != np.int64:
+        raise SpecError(f"put_(): Expected a long tensor for index, but got {index.spec.dtype.name}")
     if index.spec.numel != source.spec.numel:
         raise SpecError("put_(): Expected source and index to have the same number of elements, but got source.numel() = "
                         f"{source.spec.numel}, index.numel() = {index.spec.numel}")
