@@ -83,6 +83,20 @@ def test_all_else_of_a_checkpointed_layer_is_as_before() -> None:
         gc.enable()
 
 
+def test_classes_go_with_their_last_layer() -> None:
+    def checkpointed() -> Any:
+        class Own(nn.Linear):
+            pass
+
+        network = checkpoint_layers(nn.Sequential(Own(2, 2), Own(2, 2)), ["0", "1"])
+        assert type(network[0]) is type(network[1])
+        return ref(Own)
+
+    gone = checkpointed()
+    gc.collect()
+    assert gone() is None
+
+
 def test_a_copy_is_checkpointed_too() -> None:
     named = built(["blocks.0"])
     twin = copy.deepcopy(named)
