@@ -13,10 +13,9 @@ from typing import Any, Protocol
 from rich.console import Console
 
 from gradcore.cli.common import add_measured, argument, data_to_measure, pick_device
-from gradcore.cli.steps import Measured, limited, measured
+from gradcore.cli.steps import Measured, limited, many_attempts, measured
 from gradcore.devices.device import Device, get_device
 from gradcore.errors import OutOfMemory
-from gradcore.memory.stack import unnamed
 from gradcore.report.step import StepReport
 from gradcore.report.text import reached_by
 from gradcore.units import count_of, format_bytes, parse_bytes
@@ -101,7 +100,7 @@ def run(options: argparse.Namespace) -> int:
             taken[batch_size] = found
         return found.report
 
-    with unnamed():
+    with many_attempts():
         found = find(attempt, budget, options.mode)
     chosen = taken[found.batch_size].optimizer
     found = replace(found, settled=taken[found.batch_size].settled)

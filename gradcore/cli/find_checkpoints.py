@@ -7,7 +7,8 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from fractions import Fraction
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
@@ -17,10 +18,10 @@ from rich.console import Console
 from gradcore import models
 from gradcore.cli.common import add_measured, data_to_measure, positive
 from gradcore.cli.find_batch import memory_size, percent
-from gradcore.cli.steps import Measured, limited, measured
+from gradcore.cli.steps import Measured, limited, many_attempts, measured
 from gradcore.cli.tables import print_folded
 from gradcore.errors import ModifiedInPlace, OutOfMemory
-from gradcore.memory.stack import unnamed
+from gradcore.nn.module import Module
 from gradcore.nn.parameter import is_lazy
 from gradcore.report.text import bar, reached_by
 from gradcore.units import count_of, format_bytes
@@ -35,12 +36,18 @@ _LEAST = 1 / 1000
 class Cost(NamedTuple):
     """What a step takes: the bytes of its peak, and the operations of its products, as ``FlopCounterMode`` counts them.
 
-    ``again`` is the layer that the peak is in, if it is in backward, where checkpointed layers run again.
+    ``again`` is the layer that the peak is in, if it is in backward, where checkpointed layers run again. ``held`` has by layer
+    the bytes that it, and those in it, have made of what is live at the peak; None if that is not known.
     """
 
     allocated: int
     flops: int
     again: str = ""
+    held: Mapping[str, int] | None = None
+
+    def may_fall(self, layer: str) -> bool:
+        """Has the layer made enough of what is live at the peak? A checkpoint of it saves nothing else."""
+        return self.held is None or self.held[layer] >= _LEAST * self.allocated
 
     def worth(self, other: Cost) -> float:
         """The bytes that ``other`` has saved from the peak, for each operation that it has added; 0 if those are too few."""
@@ -64,10 +71,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Search and print; the status is 1 if the step does not fit, whichever layers are checkpointed."""
-    layers = _layers_of(options.model, options.batch_size, data_to_measure(options))
+    workload = models.load(options.model, options.batch_size, data_to_measure(options), "meta")
+    if not isinstance(workload, models.Workload):
+        raise ValueError(f"{options.model} returned a training step, whose layers are not known: return a module, a batch and "
+                         "a loss")
+    layers, parts = _layers_of(workload.module)
+    del workload
     console = Console(quiet=options.json, highlight=False, markup=False)
-    steps = _Steps(options, console)
-    with unnamed():
+    steps = _Steps(options, parts, console)
+    with many_attempts():
         found = find(steps.cost, layers, steps.fits)
         report, _, optimizer, *_ = steps.measure(found.layers, steps.budget if found.fits else None)
     status, peak = int(steps.budget is not None and not found.fits), report.peak
@@ -100,8 +112,9 @@ def run(options: argparse.Namespace) -> int:
 class _Steps:
     """Steps of the model with some of its layers checkpointed, by the options of the command."""
 
-    def __init__(self, options: argparse.Namespace, console: Console) -> None:
+    def __init__(self, options: argparse.Namespace, parts: Mapping[str, Collection[str]], console: Console) -> None:
         self._options = options
+        self._parts = parts
         self._console = console
         self._tried = 0
         #: The bytes that a pool may reserve; None without a limit.
@@ -128,8 +141,18 @@ class _Steps:
                 raise
             self.refused[layers[-1]] = str(error)
             return Cost(sys.maxsize, 0)
-        peak = found.report.peak
-        return Cost(peak.allocated, counter.get_total_flops() // found.steps, peak.layer if peak.phase == "backward" else "")
+        peak, held = found.report.peak, Counter[str]()
+        for path, nbytes in found.report.by_layer.items():
+            held[self._own(path)] += nbytes
+        return Cost(peak.allocated, counter.get_total_flops() // found.steps,
+                    self._own(peak.layer) if peak.phase == "backward" else "",
+                    {name: sum(held[part] for part in inside) for name, inside in self._parts.items()})
+
+    def _own(self, path: str) -> str:
+        """The layer of a path in a report, where the names of its network, or of modules around it, may come first."""
+        while path and path not in self._parts:
+            path = path.partition(".")[2]
+        return path
 
     def fits(self, layers: Sequence[str], cost: Cost) -> bool:
         """Does a pool of the given size serve the step, of which the cost is known?"""
@@ -155,14 +178,13 @@ def _print_path(console: Console, path: list[tuple[list[str], Cost]]) -> None:
     print_folded(console, ("checkpoint", "allocated", "change", "operations", ""), rows, left=("checkpoint", ""))
 
 
-def _layers_of(model: str, batch_size: int, dataset: Any) -> dict[str, Any]:
+def _layers_of(module: Module) -> tuple[dict[str, Any], dict[str, list[str]]]:
     """By name the layers that may be checkpointed, each with its kind: layers of a kind differ in nothing but numbers in their
-    names. Raises ValueError for a training step of a user's own."""
-    workload = models.load(model, batch_size, dataset, "meta")
-    if not isinstance(workload, models.Workload):
-        raise ValueError(f"{model} returned a training step, whose layers are not known: return a module, a batch and a loss")
-    return {name: (re.sub(r"\d+", "*", name), type(layer), *(None if is_lazy(p) else p.shape for p in layer.parameters()))
-            for name, layer in workload.module.named_modules() if name and not obstacle(layer)}
+    names. And by name all layers, each with the names of those in it, itself first."""
+    named = {layer: name for name, layer in module.named_modules()}
+    kinds = {name: (re.sub(r"\d+", "*", name), type(layer), *(None if is_lazy(p) else p.shape for p in layer.parameters()))
+             for layer, name in named.items() if name and not obstacle(layer)}
+    return kinds, {name: [named[part] for part in layer.modules()] for layer, name in named.items()}
 
 
 class Found(NamedTuple):
@@ -221,6 +243,8 @@ class _Search:
         self._worth: dict[Any, float] = {}
         for name, kind in layers.items():
             self._idle.setdefault(kind, []).append(name)
+        #: What a step takes with one more, of those that were tried since the last was chosen.
+        self._known: dict[str, Cost] = {}
         self._try_idle(math.inf)
 
     def _try_idle(self, worth: float = 0.0) -> None:
@@ -233,14 +257,22 @@ class _Search:
     def _put(self, name: str, worth: float) -> None:
         heappush(self._waiting, (-worth, self._rank[name], name))
 
+    def _choose(self, layers: list[str], cost: Cost) -> None:
+        self.chosen, self.now = layers, cost
+        self._known.clear()
+        self._try_idle()
+
     def add(self) -> bool:
         """Choose one more layer, in the place of those in it; False if none lowers the peak."""
         while self._waiting:
             _, _, name = heappop(self._waiting)
             if any(is_in(name, c) for c in self.chosen):
                 continue
+            if not self.now.may_fall(name):
+                self._idle.setdefault(self._kinds[name], []).append(name)
+                continue
             more = [*(c for c in self.chosen if not is_in(c, name)), name]
-            then = self._cost(more)
+            then = self._known.pop(name, None) or self._cost(more)
             worth = self.now.worth(then)
             if not worth:
                 self._idle.setdefault(self._kinds[name], []).append(name)
@@ -250,9 +282,9 @@ class _Search:
                 self._put(other, worth)
             if self._waiting and worth < -self._waiting[0][0]:
                 self._put(name, worth)
+                self._known[name] = then
                 continue
-            self.chosen, self.now = more, then
-            self._try_idle()
+            self._choose(more, then)
             return True
         return False
 
@@ -261,11 +293,10 @@ class _Search:
         for name in self.chosen:
             inside = [other for other in self._kinds if other != name and is_in(other, name)]
             if inside and is_in(self.now.again, name):
-                self.chosen = [c for c in self.chosen if c != name]
-                self.now = self._cost(self.chosen)
+                fewer = [c for c in self.chosen if c != name]
+                self._choose(fewer, self._cost(fewer))
                 for other in inside:
                     self._put(other, self._worth.get(self._kinds[other], 0.0))
-                self._try_idle()
                 return True
         return False
 

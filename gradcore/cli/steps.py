@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,6 +17,7 @@ from gradcore._step import peaks_of
 from gradcore.cli.common import make_optimizer
 from gradcore.devices.device import get_device
 from gradcore.errors import DeviceError, SpecError
+from gradcore.memory.stack import unnamed
 from gradcore.models.examples import Batch, batch
 from gradcore.report.recording import Recording
 from gradcore.report.step import StepReport
@@ -84,6 +86,8 @@ def measured(model: str, batch_size: int, device: Any, optimizer: str | None = N
     # Beside the generator, a model from before this one may be live, in a reference cycle, as one with a hook of its own is.
     if len(get_device(device).ledger.live) > 1:
         gc.collect()
+    # Its layers come no more, and what calls of them are would take longer to collect with each attempt of a search.
+    get_device(device).calls.clear()
     gradcore.empty_cache(device)
     workload = models.load(model, batch_size, dataset, device)
     # On meta, values are not needed, and a batch of any size costs nothing.
@@ -118,6 +122,18 @@ def measured(model: str, batch_size: int, device: Any, optimizer: str | None = N
     report = replace(highest.report, peak=replace(highest.report.peak, reserved=reserved))
     return Measured(report, taken, chosen, settled, not lives or lives[-1] in lives[:-1],
                     highest.recording if recorded else None)
+
+
+@contextmanager
+def many_attempts() -> Iterator[None]:
+    """A context for a search: errors name no holders, since nobody reads them, and the collector, which each attempt with a
+    model of a file runs, passes over all that there was before, or it would take half of the time."""
+    gc.freeze()
+    try:
+        with unnamed():
+            yield
+    finally:
+        gc.unfreeze()
 
 
 def limited(limit: int | None, device: Any, work: Callable[[], T]) -> T:

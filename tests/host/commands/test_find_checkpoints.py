@@ -13,6 +13,7 @@ import pytest
 from gradcore.cli.find_checkpoints import Cost, Found, find
 from gradcore.cli.main import main
 from gradcore.cli.steps import limited, measured
+from gradcore.devices.device import get_device
 from gradcore.errors import OutOfMemory
 from tests.conftest import raises
 from tests.host.commands.test_cli import run
@@ -45,6 +46,32 @@ def build(batch_size):
 def counting(batch_size):
     net = nn.Sequential(nn.Linear(8, 32), Counting(), Block())
     return net, (np.zeros((batch_size, 8), np.float32),), lambda m, x: m(x).square().mean()
+
+def part():
+    return nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 32), nn.Tanh())
+
+class Staged(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stage, self.others = nn.Sequential(*(part() for _ in range(4))), nn.ModuleList(part() for _ in range(4))
+    def forward(self, x):
+        x = self.stage(x)
+        for other in self.others:
+            x = other(x)
+        return x
+
+def staged(batch_size):
+    return Staged(), (np.zeros((batch_size, 32), np.float32),), lambda m, x: m(x).square().mean()
+
+def beside_another(batch_size):
+    net, batch, loss = staged(batch_size)
+    other = nn.Linear(32, 1)
+    return net, batch, lambda m, x: loss(m, x) + other(x).mean()
+
+def wrapped(batch_size):
+    net, batch, loss = staged(batch_size)
+    whole = nn.ModuleDict({"inner": net})
+    return net, batch, lambda m, x: loss(whole["inner"], x)
 
 def own(batch_size):
     return lambda x: x.sum(), (np.zeros((batch_size, 8), np.float32),)
@@ -96,6 +123,21 @@ def test_a_step_that_fits_needs_none(capsys: Any, models: Path) -> None:
     assert found["path"] == [{"layers": [], "allocated": found["allocated"], "flops": found["flops"]}]
 
 
+def test_a_large_layer_is_divided_whatever_its_path_begins_with(capsys: Any, models: Path) -> None:
+    of_one = found_in(capsys, f"{models}:staged", "--batch-size", 4096)[1]
+    assert ["stage"] in [row["layers"] for row in of_one["path"]] and "stage.0" in of_one["layers"]
+    for name in "beside_another", "wrapped":
+        assert found_in(capsys, f"{models}:{name}", "--batch-size", 4096)[1]["layers"] == of_one["layers"], name
+
+
+def test_attempts_leave_nothing_for_the_next_ones_to_look_through(models: Path) -> None:
+    calls = []
+    for _ in range(3):
+        measured(f"{models}:build", 64, "meta", checkpoints=["1"])
+        calls.append(len(get_device("meta").calls))
+    assert len({*calls}) == 1
+
+
 def test_a_layer_that_does_another_thing_when_it_runs_again_is_left_alone(capsys: Any, models: Path) -> None:
     status, out, _ = run(capsys, "find-checkpoints", f"{models}:counting", "--batch-size", 64)
     assert status == 0 and "\n1 cannot run twice: checkpoint: " in out and "checkpoint_layers(model, ['1" not in out
@@ -113,17 +155,19 @@ def test_what_it_prints(capsys: Any, models: Path) -> None:
 
 
 def search(saved: dict[str, int], flops: dict[str, int], enough: int, again: dict[str, int] | None = None,
-           refused: Sequence[str] = ()) -> tuple[Found, int]:
-    """The search among layers that save so many bytes of 1,000, and whose second runs take so many bytes."""
+           refused: Sequence[str] = (), nothing: Sequence[str] | None = None) -> tuple[Found, int]:
+    """The search among layers that save so many bytes of 1,000, and whose second runs take so many bytes. If ``nothing`` says
+    which have made nothing of what is live at the peak, the others have made what they save."""
     tried = []
 
     def cost(names: Sequence[str]) -> Cost:
         tried.append(names)
         if {*names} & {*refused}:
             return Cost(1 << 60, 0)
+        held = None if nothing is None else {k: 0 if k in nothing else n for k, n in saved.items()}
         most, layer = max(((again or {}).get(name, 0), name) for name in (*names, ""))
         begins = 1000 - sum(saved[name] for name in names)
-        return Cost(max(begins, most), sum(flops[name] for name in names), f"{layer}.op" if most > begins else "last")
+        return Cost(max(begins, most), sum(flops[name] for name in names), f"{layer}.op" if most > begins else "last", held)
 
     return find(cost, {name: name for name in saved}, lambda names, cost: cost.allocated <= enough), len(tried)
 
@@ -162,3 +206,6 @@ def test_few_are_tried_and_none_that_saves_a_thousandth_or_cannot_run_twice() ->
     assert found.fits and found.layers == [f"l{k}" for k in range(20)]
     # One attempt for each at first, one for each that is taken, and one for each that could be left out.
     assert tried <= 1 + 52 + 20 + 20
+    saved = {"a": 300, **{f"b{k}": 0 for k in range(50)}}
+    found, tried = search(saved, dict.fromkeys(saved, 1), 800, nothing=[*saved][1:])
+    assert found.layers == ["a"] and tried == 1 + 1 + 1
