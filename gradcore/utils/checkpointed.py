@@ -19,9 +19,11 @@ def checkpoint_layers(module: M, names: Iterable[str]) -> M:
     ``names`` are paths as in ``named_modules()`` and in reports, such as those that ``gradcore find-checkpoints`` prints. What
     a layer runs, its hooks included, runs again in backward, as in any checkpoint. Its parameters, its state dict and its
     copies are as before, and its class is a subclass of the one that it had. Raises AttributeError for a name that ``module``
-    does not have, and ValueError for a container that is never called, or a layer without parameters yet; then no layer has
-    changed.
+    does not have, TypeError for one name instead of several, and ValueError for a container that is never called, or a layer
+    without parameters yet; then no layer has changed.
     """
+    if isinstance(names, str):
+        raise TypeError(f"names must be a list of layers' names, but got the str {names!r}: write [{names!r}]")
     layers = {name: module.get_submodule(name) for name in names}
     for name, layer in layers.items():
         if why := obstacle(layer):
@@ -44,6 +46,10 @@ def obstacle(layer: Module) -> str:
 class _Checkpointed(Module):
     """Before the layer's own class, from which all that is not here comes."""
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        # Not as the layer's own class wants it, which may ask for arguments, or list what is derived from it.
+        Module.__dict__["__init_subclass__"].__func__(cls, **kwargs)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return checkpoint(super().__call__, *args, **kwargs)
 
@@ -53,4 +59,5 @@ def _checkpointed(kind: type[Module]) -> type[Module]:
     bases = _Checkpointed, kind
     return next((known for known in type.__subclasses__(kind) if known.__bases__ == bases), None) or new_class(
         kind.__name__, bases, {}, lambda body: body.update(
-            __module__=kind.__module__, __qualname__=kind.__qualname__, __doc__=kind.__doc__))
+            __module__=kind.__module__, __qualname__=kind.__qualname__, __doc__=kind.__doc__,
+            _module_foreign=kind._module_foreign))

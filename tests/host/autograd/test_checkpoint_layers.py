@@ -83,6 +83,23 @@ def test_all_else_of_a_checkpointed_layer_is_as_before() -> None:
         gc.enable()
 
 
+def test_what_a_class_asks_of_its_subclasses_is_not_asked_here() -> None:
+    made = []
+
+    class Registered(nn.Linear):
+        def __init_subclass__(cls, tag: str, **kwargs: Any) -> None:
+            super().__init_subclass__(**kwargs)
+            made.append(tag)
+
+    class Own(Registered, tag="own"):
+        def twice(self, x: Any) -> Any:
+            return 2 * x
+
+    network = checkpoint_layers(nn.Sequential(Own(2, 2)), ["0"])
+    assert made == ["own"] and Own._module_foreign and type(network[0])._module_foreign
+    assert network(gradcore.ones(2, 2)).requires_grad
+
+
 def test_classes_go_with_their_last_layer() -> None:
     def checkpointed() -> Any:
         class Own(nn.Linear):
@@ -125,3 +142,8 @@ def test_names_of_no_layer_change_nothing(name: str, error: Any, words: str) -> 
     with raises(error, words):
         checkpoint_layers(network, ["blocks.0", name])
     assert type(network.blocks[0]) is Block
+
+
+def test_one_name_is_in_a_list_too() -> None:
+    with raises(TypeError, "names must be a list of layers' names, but got the str 'first': write ['first']"):
+        checkpoint_layers(built(), "first")
