@@ -96,14 +96,18 @@ def run(options: argparse.Namespace) -> int:
     console.print(f"Peaks of a training step of {options.model} with {optimizer}, batch {options.batch_size:,}, predicted from "
                   "shapes, as more layers are checkpointed", soft_wrap=True)
     _print_path(console, found.path)
+    number = count_of(len(found.layers), "checkpoint") if found.layers else "no checkpoint"
     if steps.budget is not None:
         limit = f"{format_bytes(steps.budget)} ({format_bytes(options.memory)} minus {float(options.margin):.1%})"
-        console.print(f"The step {'fits' if found.fits else 'does not fit'} in {limit} with "
-                      f"{count_of(len(found.layers), 'checkpoint')}:", soft_wrap=True)
+        console.print(f"The step fits in {limit} with {number}:" if found.fits else
+                      f"No checkpoints let the step fit in {limit}; it takes least with {number}:", soft_wrap=True)
+    elif not found.layers:
+        console.print("No checkpoint lowers the peak:", soft_wrap=True)
     console.print(f"  peak requested {peak.requested:,} allocated {peak.allocated:,} reserved {peak.reserved:,} bytes "
                   f"({format_bytes(peak.reserved)}), operations {found.cost.more_than(found.path[0][1])}\n"
-                  f"  reached by {reached_by(peak)}\n"
-                  f"  gradcore.utils.checkpointed.checkpoint_layers(model, {found.layers})", soft_wrap=True)
+                  f"  reached by {reached_by(peak)}", soft_wrap=True)
+    if found.layers:
+        console.print(f"  gradcore.utils.checkpointed.checkpoint_layers(model, {found.layers})", soft_wrap=True)
     for name, why in steps.refused.items():
         console.print(f"{name} cannot run twice: {why}", soft_wrap=True)
     return status

@@ -73,6 +73,9 @@ def wrapped(batch_size):
     whole = nn.ModuleDict({"inner": net})
     return net, batch, lambda m, x: loss(whole["inner"], x)
 
+def small(batch_size):
+    return nn.Linear(8, 1), (np.zeros((batch_size, 8), np.float32),), lambda m, x: m(x).square().mean()
+
 def own(batch_size):
     return lambda x: x.sum(), (np.zeros((batch_size, 8), np.float32),)
 """
@@ -150,6 +153,12 @@ def test_what_it_prints(capsys: Any, models: Path) -> None:
                   "The step fits in 34.2 MiB (36.0 MiB minus 5.0%) with 2 checkpoints:\n  peak requested ",
                   "\n  reached by ", "\n  gradcore.utils.checkpointed.checkpoint_layers(model, ['1', '2'])\n"):
         assert words in out, (words, out)
+    for given, status, words in (
+            (("--memory", "1GiB"), 0, "The step fits in 972.8 MiB (1.00 GiB minus 5.0%) with no checkpoint:\n  peak"),
+            (("--memory", "1KiB"), 1, "No checkpoints let the step fit in 972 B (1.00 KiB minus 5.0%); it takes least with "),
+            ((), 0, "No checkpoint lowers the peak:\n  peak")):
+        found, out, _ = run(capsys, "find-checkpoints", f"{models}:small", "--batch-size", 1, *given)
+        assert found == status and words in out and "checkpoint_layers" not in out, out
     assert main(["find-checkpoints", f"{models}:own"]) == 1
     assert "own returned a training step, whose layers are not known: return a module" in capsys.readouterr().err
 
