@@ -67,18 +67,19 @@ def depth_of(call: Call, inputs: tuple[int, ...], args: tuple[Any, ...], edges: 
             depth = recipe.depth + own
     if depth > DEEPEST:
         return 0
+    made = call.op.follows or call.op.flops is not None
     for i in inputs:
-        if type(args[i]) not in PLAIN and not _readable(args[i], edges[i], output, call.op.follows):
+        if type(args[i]) not in PLAIN and not _readable(args[i], edges[i], output, made):
             return 0
     return depth
 
 
-def _readable(value: Value, edge: Edge | None, output: Value, follows: bool) -> bool:
-    """May a recipe read a tensor that its node does not keep? One that is recomputed, or kept by the node that made it; and a
-    smaller one that no node made, such as the bias of a norm. Not one that is added, as running means are: programs write to
-    these before backward, which would raise."""
+def _readable(value: Value, edge: Edge | None, output: Value, made: bool) -> bool:
+    """May a recipe read a tensor that its node does not keep? One that is recomputed, or kept by the node that made it; and,
+    unless it must be ``made`` by a node, a smaller one, such as the bias of a norm. Not one that is added, as running means or
+    the bias of a product are: programs, and arrays of other libraries, write to these before backward."""
     if edge is None or type(edge[0]) is Leaf:
-        return not follows and value.spec.numel < output.spec.numel
+        return not made and value.spec.numel < output.spec.numel
     node, k = edge
     if node.recipe is not None and k < node.recipe.plan.makes:
         return not value.storage.version

@@ -1,6 +1,7 @@
 """What cheap ops make of recomputed tensors, and of what another node keeps, is recomputed, too: a product, dropout, a
 conversion, a copy, a view."""
 
+import numpy as np
 import pytest
 
 import gradcore
@@ -264,3 +265,31 @@ def test_what_is_held_beside_a_loss_keeps_nothing_that_backward_lets_go_of(make,
             assert slope.isfinite().all()
             del noted, loss, slope, weight
     assert live[0] == live[1]
+
+
+@pytest.mark.parametrize("by", ["an op", "an array of another library"])
+def test_a_product_that_is_recomputed_reads_no_bias_that_programs_write_to(by: str) -> None:
+    """As in PyTorch, where the gradient of a product with constants reads no bias."""
+    found = []
+    for again in (True, False):
+        numbers = np.ones(32, np.float32)
+        bias = gradcore.from_numpy(numbers) if by != "an op" else gradcore.ones(32)
+        x = gradcore.ones(4, 8, requires_grad=True)
+        with gradcore.recompute(again):
+            y = functional.linear(functional.gelu(x * 1.0), gradcore.ones(32, 8), bias)
+            total = (y * y).sum()
+        if by == "an op":
+            bias.fill_(100.0)
+        else:
+            numbers[:] = 100.0
+        found.append(gradcore.autograd.grad(total, x)[0].tolist())
+    assert found[0] == found[1]
+
+
+def test_a_product_that_is_recomputed_reads_no_leaf_that_programs_write_to() -> None:
+    x = gradcore.ones(4, 8, requires_grad=True)
+    y = functional.linear(x, gradcore.full((16, 8), 0.5))
+    total = (y * y).sum()
+    with gradcore.no_grad():
+        x.mul_(100.0)
+    assert gradcore.autograd.grad(total, x)[0].tolist() == [[16 * 2 * 4.0 * 0.5] * 8] * 4
