@@ -63,8 +63,9 @@ class KeepPlan:
         self.cheap = self.again is not None and not call.op.gathers and (not call.op.follows or call.uneven) and (
             call.op.flops is None or call.widens(mask))
         self.follows = call.op.follows and not self.cheap
-        #: Is it made of a far smaller input, as by take, that its rules do not read, and that may be kept in its place?
-        self.repeats = self.cheap and not call.op.view and not any(s[0] != INPUT or mask[s[1]] for s in self.slots) and any(
+        #: Is it made of a far smaller input, as by take, and not as a product of numbers, which may be kept in its place?
+        self.repeats = self.cheap and not call.op.view and all(
+            k == INPUT and not mask[i] and not getattr(call.inputs[i], "floating", False) for k, i, _ in self.slots) and any(
             mask[i] and 3 * call.inputs[i].nbytes <= call.specs[0].nbytes for i in self.beside)
         self.gathers = call.op.gathers or ((self.follows or self.repeats) and not self.slots)
 
