@@ -39,7 +39,8 @@ NodeRule = tuple[tuple[int, ...], bool, BoundRule, tuple[int, ...]]
 class KeepPlan:
     """For one call and one set of inputs that need gradients: the residuals to keep, and the rules that read them."""
 
-    __slots__ = ("slots", "rules", "spends", "again", "again_slots", "makes", "beside", "cheap", "follows", "gathers", "repeats")
+    __slots__ = ("slots", "rules", "spends", "again", "again_slots", "makes", "beside", "cheap", "follows", "repeats",
+                 "gathers")
 
     def __init__(self, call: Call, mask: tuple[bool, ...]) -> None:
         found = _layout(call.op, call.counts, mask)
@@ -57,12 +58,11 @@ class KeepPlan:
         #: How many outputs that makes: all views of what is split, otherwise the first.
         self.makes = len(call.specs) if call.op.view else 1
         self.beside = found.beside  #: The inputs that it reads, and the node would not keep otherwise.
-        #: Is the output recomputed where that takes nothing but what is kept; only where an input is recomputed, too; or from
-        #: inputs that are kept in its place, as those of a sum are, whose rules read none?
+        #: Is the output recomputed where that takes nothing but what is kept; only where an input is recomputed, too; from a far
+        #: smaller one, not multiplied but taken or added, that is kept in its place; or from inputs kept so, as those of a sum?
         self.cheap = self.again is not None and not call.op.gathers and (not call.op.follows or call.uneven) and (
             call.op.flops is None or call.widens(mask))
         self.follows = call.op.follows and not self.cheap
-        #: Is it made of a far smaller input, as by take, and not as a product of numbers, which may be kept in its place?
         self.repeats = self.cheap and not call.op.view and all(
             k == INPUT and not mask[i] and not getattr(call.inputs[i], "floating", False) for k, i, _ in self.slots) and any(
             mask[i] and 3 * call.inputs[i].nbytes <= call.specs[0].nbytes for i in self.beside)
