@@ -58,8 +58,8 @@ class KeepPlan:
         #: How many outputs that makes: all views of what is split, otherwise the first.
         self.makes = len(call.specs) if call.op.view else 1
         self.beside = found.beside  #: The inputs that it reads, and the node would not keep otherwise.
-        #: Is the output recomputed where that takes nothing but what is kept; only where an input is recomputed, too; from a far
-        #: smaller one, not multiplied but taken or added, that is kept in its place; or from inputs kept so, as those of a sum?
+        #: Is the output recomputed where that takes nothing but what is kept; only where an input is recomputed, too; from a
+        #: far smaller one, taken or added but not multiplied, that is kept in its place; or from inputs kept so, as by a sum?
         self.cheap = self.again is not None and not call.op.gathers and (not call.op.follows or call.uneven) and (
             call.op.flops is None or call.widens(mask))
         self.follows = call.op.follows and not self.cheap
