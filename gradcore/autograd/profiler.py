@@ -26,11 +26,11 @@ class emit_nvtx:
 
     def __enter__(self) -> emit_nvtx:
         if self.enabled:
-            state, shapes = local.state, self.record_shapes
-            if getattr(state.launch, "__name__", "") == _named.__name__:
+            state: Any = local.state
+            if isinstance(state.launch, _Named):
                 raise RuntimeError("NVTX annotation context manager is not reentrant")
             self._state, self._before = state, state.launch
-            state.launch = _named(state.launch, shapes)
+            state.launch = _Named(state.launch, self.record_shapes)
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -38,18 +38,19 @@ class emit_nvtx:
             self._state.launch = self._before
 
 
-def _named(launch: Any, shapes: bool) -> Any:
-    """What launches kernels as ``launch`` does, each in a range."""
+class _Named:
+    """Launches kernels as ``launch`` does, each in a range."""
 
-    def _named(kernel: Any, *arrays: Any) -> Any:
+    def __init__(self, launch: Any, shapes: bool) -> None:
+        self._launch, self._shapes = launch, shapes
+
+    def __call__(self, kernel: Any, *arrays: Any) -> Any:
         # Dispatch passes no more than the kernel needs, so that a launch costs nothing while no profiler looks.
-        nvtx.range_push(_text(sys._getframe(1).f_locals, shapes))
+        nvtx.range_push(_text(sys._getframe(1).f_locals, self._shapes))
         try:
-            return launch(kernel, *arrays)
+            return self._launch(kernel, *arrays)
         finally:
             nvtx.range_pop()
-
-    return _named
 
 
 def _text(of: dict[str, Any], shapes: bool) -> str:
